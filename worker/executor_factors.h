@@ -22,7 +22,7 @@ class ExecutorFactors final : public FactorEngine, public FactorState {
  public:
   /// Makes the executor keep the factors of the plan's SFB layers. Both layouts must be the same
   /// network's. Null when the plan has no such layer. `micro_batches`: parts in which each worker
-  /// works its batch. RESOURCE_EXHAUSTED when no memory could hold what the workers exchange.
+  /// works its batch. RESOURCE_EXHAUSTED when the exchanged factors cannot fit in memory.
   static absl::StatusOr<std::unique_ptr<ExecutorFactors>> create(std::shared_ptr<Executor> executor,
                                                                  const Plan& plan,
                                                                  OptimizerSpec optimizer,

@@ -23,8 +23,8 @@
 
 namespace poseidon {
 
-/// Whether the n-th iteration since the start (from 0) is one in which a device that times itself
-/// does so: the first ones, of which the very first is like no other, and then one in eight.
+/// Whether a device measures its own times in the n-th iteration since the start (from 0): in the
+/// first few (the very first is atypical), then in one of eight.
 inline bool asks_the_device(std::int64_t n) {
   constexpr std::int64_t kAtFirst = 4, kEvery = 8;
   return n < kAtFirst || n % kEvery == 0;
@@ -39,8 +39,8 @@ class LayerClock {
   /// `clock` outlives it.
   LayerClock(const Clock* clock, std::size_t layers) : clock_(clock), times_(layers) {}
 
-  /// What was counted is forgotten. An iteration has one pass per part of its batch. Where
-  /// `is_measured` is false it takes what the last one took that was: its passes have no times.
+  /// Resets the counts. An iteration has one pass per part of its batch. When `is_measured` is
+  /// false its passes have no times, and it counts like the last measured one.
   void begin_iteration(bool is_measured = true) {
     is_measured_ = is_measured;
     if (is_measured) times_.assign(times_.size(), Times{});
@@ -84,8 +84,7 @@ class LayerClock {
       pass_.clear();
       return {};
     }
-    // A pass begins with a device that has nothing to do. (It ends with one, too, but then hooks
-    // may have run.)
+    // The device is idle when a pass begins. (Also when it ends, but hooks may have run by then.)
     if (!device.layers.empty()) move(device.layers, pass_);
     move(device.copies, copies_);
     for (const LayerInterval& ran : pass_) {

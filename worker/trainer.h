@@ -19,11 +19,11 @@
 
 namespace poseidon {
 
-/// What the trainer tells, on its own thread.
+/// Callbacks of the trainer, on its own thread.
 class TrainerEvents {
  public:
   virtual ~TrainerEvents() = default;
-  /// Forward is done; gradients of the iteration leave after it. An error ends training.
+  /// Forward is done; the iteration's gradients are sent after this call. An error ends training.
   virtual absl::Status before_backward(Iteration /*iteration*/) { return absl::OkStatus(); }
   /// Parameters that have seen `steps` steps are about to be tested. Likewise.
   virtual absl::Status before_test(Iteration /*steps*/) { return absl::OkStatus(); }
@@ -41,16 +41,16 @@ struct TrainerSetup {
   SyncClient* sync = nullptr;
   TrainBatches* train = nullptr;
   TestBatches* test = nullptr;                   ///< null: never tests
-  TrafficProbe* traffic = nullptr;               ///< hears how long each layer computes
+  TrafficProbe* traffic = nullptr;               ///< counts how long each layer computes
   const std::atomic<bool>* cancelled = nullptr;  ///< set by another thread, with SyncClient::cancel
   TrainerEvents* events = nullptr;
 };
 
 /// Trains from `first_iteration` to the job's last on the calling thread; afterwards the executor
 /// holds the final parameters, exact also where a 16-bit wire type rounded them during the run.
-/// Errors: CANCELLED; FAILED_PRECONDITION for a loss or parameters that are no number (naming
-/// iteration and layer); whatever data (marked as in worker/data/formats/storage_failure.h where
-/// that is so), engine or synchronisation returned.
+/// Errors: CANCELLED; FAILED_PRECONDITION for a loss or parameters that are not finite (naming
+/// iteration and layer); otherwise the error of data (possibly marked as in
+/// worker/data/formats/storage_failure.h), engine or synchronisation.
 absl::Status train(const TrainerSetup& setup);
 
 }  // namespace poseidon

@@ -49,19 +49,19 @@ struct WorkerNodeOptions {
   std::shared_ptr<NodeProbe> probe = std::make_shared<NodeProbe>();
 };
 
-/// What a job works with beside its options. All outlive it.
+/// The services that a job uses. All outlive it.
 struct WorkerServices {
   Transport* transport = nullptr;  ///< of synchronisation
   RefusalCounts* refusals = nullptr;
   NodeMetrics* metrics = nullptr;  ///< may be null
   ControlClient* client = nullptr;
-  /// The device, or the samples, can be used no more by this process, which should end without
-  /// freeing anything of them; called on the job's thread, as the last that the job does.
+  /// The process can no longer use the device or the samples, and should end without freeing them.
+  /// The job calls it last, on its own thread.
   std::function<void(const absl::Status&)> node_failed;
 };
 
-/// launch, then the coordinator's words in any order, at last cancel and join. These are called by
-/// any thread; everything else runs on the job's own.
+/// Call launch, then the coordinator's commands in any order, finally cancel and join. Any thread
+/// may call these; everything else runs on the job's own thread.
 class WorkerJob final : public TrainerEvents {
  public:
   /// `options` outlives the job.
@@ -79,7 +79,7 @@ class WorkerJob final : public TrainerEvents {
   void start();
   /// Ends it as soon as it may; `reason` is for the log.
   void cancel(const absl::Status& reason);
-  /// Another worker is lost: training ends, but what it has made stays until cancel.
+  /// Another worker is lost: training ends, but its memory stays until cancel.
   void halt();
   void save_checkpoint(const v1::SaveCheckpoint& save);
 
@@ -130,7 +130,7 @@ class WorkerJob final : public TrainerEvents {
   std::optional<RestoreSource> restore_;  ///< where the run goes on from
   Iteration first_iteration_ = 0;
   bool restoring_ = false;         ///< while a checkpoint is read
-  std::string own_state_address_;  ///< of a server that holds worker 0's own state
+  std::string own_state_address_;  ///< address of a server that holds worker 0's own state
   std::shared_ptr<Executor> executor_;
   std::unique_ptr<ExecutorFactors> factors_;  ///< null when no layer goes by SFB
   DataIdentity data_;

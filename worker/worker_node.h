@@ -32,12 +32,11 @@ class WorkerNode final : public ControlEvents {
     client_ = client;
     calibration_.set_client(client);
   }
-  /// Why the device, or the samples, can be used no more by this process: the node has left the
-  /// cluster for it, and ControlClient::run has returned. OK while all is well. Where it is not,
-  /// the process should end at once: whoever frees the device's memory, or waits for who reads,
-  /// waits for what may never end.
+  /// Why this process can no longer use the device or the samples; OK while it can. On an error the
+  /// node has left the cluster and ControlClient::run has returned. The process should then end at
+  /// once: freeing the device's memory or waiting for readers may never return.
   absl::Status failure();
-  /// Ends the job in progress; call it before the client goes.
+  /// Ends the job in progress; call it before the client is destroyed.
   void end() { end_job(absl::CancelledError("the worker stops")); }
 
   void on_joined(const v1::Joined& joined) override;
@@ -53,7 +52,7 @@ class WorkerNode final : public ControlEvents {
   void fill_heartbeat(v1::Heartbeat& heartbeat) override;
 
  private:
-  /// Before a job: how fast its network computes here.
+  /// Measures, before a job, how fast its network computes here.
   absl::Status measure(const v1::Calibrate& task, const std::atomic<bool>& cancelled,
                        v1::CalibrationReport& report);
   /// Ends the job in progress or the measurement before it, if there is one, and waits until its

@@ -11,15 +11,15 @@ namespace poseidon::bench {
 
 class DeviceTimeline {
  public:
-  /// What can be done as soon as the device is free: its inputs were there before. The host may be
-  /// late to say so (it overslept, or other processes have the machine's cores): that costs
-  /// nothing, as it costs a real card nothing whose queue is never empty. Returns when it is done.
+  /// Queues work whose inputs are ready, so it runs when the device is free. A late host (it
+  /// overslept, or other processes use the cores) costs nothing, as with a real GPU whose queue is
+  /// never empty. Returns the time at which it is done.
   Nanoseconds follow(Nanoseconds duration) {
     free_at_ += duration;
     return free_at_;
   }
 
-  /// What had to wait for something that came at `now`.
+  /// Queues work that waited for an input which came at `now`.
   Nanoseconds run_after(Nanoseconds now, Nanoseconds duration) {
     free_at_ = std::max(free_at_, now) + duration;
     return free_at_;

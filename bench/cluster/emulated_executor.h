@@ -20,15 +20,15 @@
 
 namespace poseidon::bench {
 
-/// A wait in before_forward that lasted longer than this was for parameters, and the device stood
-/// still meanwhile; a shorter one was the host's own business.
+/// A wait in before_forward that lasted longer than this was for parameters, and the device was
+/// idle meanwhile; shorter waits are noise of the host.
 inline constexpr Nanoseconds kHostDelay = Milliseconds(2);
 
-/// What communication goes on beside: an ablation, as kAll is what Poseidon does.
+/// What communication overlaps with, for ablations; Poseidon does kAll.
 enum class Overlap {
   kAll,       ///< of backward and of forward, layer by layer
-  kBackward,  ///< forward begins when all layers' parameters are there
-  kNone,      ///< besides, gradients leave when all of backward is done
+  kBackward,  ///< of backward only: forward begins when all parameters have arrived
+  kNone,      ///< also, gradients are sent only when all of backward is done
 };
 
 struct EmulationOptions {
@@ -36,7 +36,7 @@ struct EmulationOptions {
   double slow = 1.0;  ///< the factor; above 0
   Overlap overlap = Overlap::kAll;
   /// Parameters and gradients lie in this file, which all workers of this machine share: their
-  /// parameters are the same, and nobody looks at gradients. "": each has memory of its own.
+  /// parameters are equal, and gradients are not read. "": each has memory of its own.
   std::string shared_file;
   const Clock* clock = nullptr;
   std::function<void(Nanoseconds)> sleep_until;  ///< a time of `clock`

@@ -12,7 +12,7 @@ namespace poseidon::bench {
 struct RunOptions {
   Shape shape;
   Iteration iterations = 5;           ///< measured; one more before them warms up
-  Milliseconds step_timeout{300000};  ///< for each thing that the processes are told to do
+  Milliseconds step_timeout{300000};  ///< for each command to the processes
 };
 
 /// What the measured iterations took.
@@ -22,7 +22,7 @@ struct Sample {
   double server_cpu_s = 0.0;
 };
 
-/// Errors name the process: how it ended and its last words, or what it did not do in time.
+/// Errors name the process, its exit status and last message, or the command that timed out.
 absl::StatusOr<Sample> run_once(const Variant& variant, const RunOptions& options);
 
 }  // namespace poseidon::bench

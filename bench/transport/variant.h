@@ -20,7 +20,7 @@
 
 namespace poseidon::bench {
 
-/// One server process's end. What fails on a thread of its own calls give_up.
+/// One server process's end. Failures on its own threads call give_up.
 class ServerEnd {
  public:
   virtual ~ServerEnd() = default;
@@ -71,11 +71,11 @@ std::unique_ptr<WorkerEnd> make_poseidon_worker(const WorkerContext& context);
 std::unique_ptr<ServerEnd> make_naive_server(const std::shared_ptr<Security>& security);
 std::unique_ptr<WorkerEnd> make_naive_worker(const WorkerContext& context);
 
-/// Longest silence of another process that an end puts up with. The parent's --timeout-s is what
-/// usually ends a run that stands still; this only keeps every wait bounded.
+/// Longest silence of another process that an end accepts. Usually the parent's --timeout-s ends a
+/// stalled run; this only bounds every wait.
 inline constexpr std::chrono::minutes kEndTimeout{10};
 
-/// Ends this process: its last words are what the parent shows.
+/// Ends this process; the parent shows its last message.
 [[noreturn]] void give_up(const absl::Status& why);
 
 }  // namespace poseidon::bench

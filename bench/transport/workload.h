@@ -41,7 +41,7 @@ struct ChunkPlace {
 };
 std::vector<ChunkPlace> chunk_places(const Plan& plan);  ///< by ChunkId
 
-/// What a worker finds in its results after an iteration.
+/// The expected content of a worker's results after an iteration.
 enum class Answer {
   kSum,         ///< of this iteration's gradients over all workers
   kParameters,  ///< steps of plain SGD with learning rate 1 from zero
@@ -56,12 +56,12 @@ class Workload {
   std::span<float> results() { return results_.floats(); }
   const std::vector<ChunkPlace>& chunks() const { return chunks_; }
 
-  /// Changes a few gradients of every chunk, so that the answer of an earlier iteration, or of
-  /// another chunk, is none of this one. Too few to cost anything.
+  /// Changes a few gradients of every chunk, so that results of an earlier iteration or of another
+  /// chunk are wrong for this one. Their number is too small to matter for time.
   void prepare(Iteration iteration);
 
-  /// Whether the results are what arithmetic says after iterations 0 to `iteration`, at a few
-  /// places of every chunk.
+  /// Whether the results are correct after iterations 0 to `iteration`, at a few places of every
+  /// chunk.
   absl::Status check(Answer answer, Iteration iteration) const;
 
  private:

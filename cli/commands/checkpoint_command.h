@@ -25,7 +25,7 @@ absl::Status run_checkpoint_save(const CheckpointSaveOptions& options);
 
 struct CheckpointRemoveOptions : CoordinatorAccess {
   std::vector<std::string> checkpoints;  ///< ids, or
-  std::string job;                       ///< all of this job but the newest `keep`
+  std::string job;                       ///< of this job: keep only the newest `keep`
   std::int64_t keep = 0;
 };
 /// Of jobs that are over. Prints the ids.

@@ -18,8 +18,8 @@ nlohmann::json checkpoints_to_json(const v1::ListCheckpointsResponse& list);
 /// The same as a table.
 std::string checkpoints_to_text(const v1::ListCheckpointsResponse& list);
 
-/// What became of the checkpoint that was asked for: the id of one that is at least as far, nothing
-/// while it may still come, or ABORTED with the reason.
+/// The outcome of a requested checkpoint: the id of one at least as far, nullopt while it is
+/// pending, or ABORTED with the reason.
 absl::StatusOr<std::optional<std::string>> save_outcome(const v1::RequestCheckpointResponse& asked,
                                                         const v1::ListCheckpointsResponse& list);
 

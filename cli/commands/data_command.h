@@ -20,7 +20,7 @@ struct DataSourceOptions {
   int threads = 0;  ///< 0: all cores
 };
 
-/// The source as a job names it. Without a format a folder tells it by what is inside.
+/// The source as a job names it. Without a format it is detected from the folder's content.
 /// INVALID_ARGUMENT or NOT_FOUND with the remedy.
 absl::StatusOr<DataSourceSpec> source_of(const DataSourceOptions& options);
 
@@ -31,7 +31,7 @@ struct DataPackOptions {
   std::uint64_t shard_bytes = std::uint64_t{1} << 30;
   double max_corrupt_share = 0.01;
 };
-/// Each sample that cannot be read is named on stdout. Long ones say on stderr how far they are.
+/// Each sample that cannot be read is named on stdout. Long runs show their progress on stderr.
 absl::Status run_data_pack(const DataPackOptions& options);
 
 /// DATA_LOSS when a sample cannot be read; each is named on stdout.

@@ -28,8 +28,8 @@ absl::StatusOr<PreparedJob> prepare_job(const std::filesystem::path& path);
 /// takes.
 absl::Status check_data(const JobSpec& job, const NetSpec& net, std::uint32_t workers);
 
-/// Looks into init.weights, if there is one, as a worker will: in words what it brings and what it
-/// does not ("" without weights). INVALID_ARGUMENT, with the key, for a file that is no safetensors
+/// Checks init.weights, if given, as a worker will. Returns a text with the tensors that it has and
+/// lacks ("" without weights). INVALID_ARGUMENT, with the key, for a file that is no safetensors
 /// file or does not fit the network.
 absl::StatusOr<std::string> check_weights(const JobSpec& job, const NetSpec& net);
 

@@ -27,8 +27,8 @@ struct PlanQuestion {
   bool separate_servers = false;  ///< on machines of their own, instead of beside the workers
   NormScope norm_scope = NormScope::kNone;  ///< of the job's optimizer
   AssumedMachines machines;
-  /// Somebody said how fast the machines are; otherwise cost=time has nothing to go by, and the
-  /// choice is by bytes, as in a cluster that was not calibrated.
+  /// The user stated the speed of the machines. Otherwise cost=time has no basis and the choice is
+  /// by bytes, as in an uncalibrated cluster.
   bool machines_known = false;
 };
 
@@ -38,7 +38,7 @@ struct ScalingRow {
   std::size_t servers = 0;  ///< in the proportion asked for, at least one
   double iteration_s = 0.0;
   double images_per_s = 0.0;
-  double speedup = 0.0;     ///< over one worker that has nothing to synchronise
+  double speedup = 0.0;     ///< over one worker without synchronisation
   double efficiency = 0.0;  ///< speedup / workers
   std::size_t sfb_layers = 0;
 };
@@ -52,8 +52,8 @@ struct PlanAnswer {
 /// INVALID_ARGUMENT when the job cannot be planned.
 absl::StatusOr<PlanAnswer> answer_plan(const PlanQuestion& question);
 
-/// What plan.json has, but for epoch and addresses, so it is good for sync.plan; and the question,
-/// and the predictions for other numbers of workers.
+/// The content of plan.json without epoch and addresses, so it can be used as sync.plan; plus the
+/// question and the predictions for other numbers of workers.
 nlohmann::ordered_json plan_answer_to_json(const PlanQuestion& question, const PlanAnswer& answer);
 
 /// Tables for people.

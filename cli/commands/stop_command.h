@@ -19,8 +19,8 @@ struct StopOptions : CoordinatorAccess {
 };
 absl::Status run_stop(const StopOptions& options);
 
-/// What to say of the end of a job, from what the coordinator tells after it. ABORTED when what it
-/// had trained should have been saved (`is_to_be_saved`) and was not. Pure.
+/// The message about the end of a job, from the coordinator's answer. ABORTED when the trained
+/// state should have been saved (`is_to_be_saved`) and was not. Pure.
 absl::StatusOr<std::string> stop_outcome(const v1::EndJobResponse& asked, bool is_to_be_saved,
                                          const v1::GetStatusResponse& end);
 

@@ -15,10 +15,10 @@ namespace poseidon {
 struct TopOptions : CoordinatorAccess {
   bool json = false;        ///< one object per line instead
   double interval_s = 1.0;  ///< between two looks
-  std::int64_t frames = 0;  ///< looks, then the end; 0: until q, Ctrl-C or SIGTERM
+  std::int64_t frames = 0;  ///< number of refreshes; 0: until q, Ctrl-C or SIGTERM
 };
-/// On a terminal it takes the whole screen and gives it back; elsewhere screenfuls follow each
-/// other. A coordinator that falls silent is told and awaited, on a terminal for ever, elsewhere
+/// On a terminal it uses the whole screen and restores it; elsewhere it prints one screen after the
+/// other. It shows that a coordinator is silent and waits for it: on a terminal for ever, elsewhere
 /// for 15 s (UNAVAILABLE).
 absl::Status run_top(const TopOptions& options);
 

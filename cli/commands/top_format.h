@@ -18,9 +18,9 @@ struct TopSize {
   std::size_t rows = 24;
 };
 
-/// At most `rows` lines of at most `columns` characters. Workers that are not as they should be
-/// come first, then those that compute longest; layers that computing waits for most, then those
-/// that move most. What does not fit is summed up in one line.
+/// At most `rows` lines of at most `columns` characters. Workers with problems come first, then the
+/// slowest; layers with the longest stalls come first, then those that move most bytes. One line
+/// sums up the rest.
 std::vector<std::string> top_lines(const v1::GetStatusResponse& status, const TopSize& size);
 
 /// "[####      ]": a share of 0..1 in `width` characters; blank where it is NaN.

@@ -45,7 +45,7 @@ class ChildProcess {
   pid_t pid() const { return pid_; }
 
   const std::vector<std::string>& arguments() const { return options_.arguments; }
-  /// Precondition: it has ended. Its log goes on where it was.
+  /// Restarts it. Precondition: it has ended. It appends to its log.
   absl::Status start_again(std::vector<std::string> arguments);
 
   /// How it ended, as describe_wait_status wants it; nullopt while it runs. Never blocks.

@@ -18,18 +18,18 @@ class Status;
 
 namespace poseidon {
 
-/// Where the coordinator is and how we prove who we are; every command that talks to it has them.
+/// The coordinator's address and our credentials; options of every command that talks to it.
 struct CoordinatorAccess {
   std::string coordinator;              ///< HOST:PORT
-  Milliseconds connect_timeout{10000};  ///< how long one that is not there yet is awaited
+  Milliseconds connect_timeout{10000};  ///< how long to wait for a coordinator that is starting
   SecurityOptions security;
 };
 
-/// How long an answer is awaited: of status, which is asked for again and again, and of submit, for
-/// which the coordinator reads models and plans.
+/// Timeouts for answers: of status, which is polled, and of submit, for which the coordinator reads
+/// models and plans.
 inline constexpr Milliseconds kStatusTimeout{2000};
 inline constexpr Milliseconds kSubmitTimeout{30000};
-/// Of all else, which it answers from what it knows.
+/// Of all other calls, which it answers from memory.
 inline constexpr Milliseconds kCallTimeout{5000};
 
 /// INVALID_ARGUMENT unless a coordinator can take it for --run-dir: absolute, as a folder of its
@@ -48,22 +48,22 @@ class CoordinatorClient {
   ~CoordinatorClient();
 
   const std::string& address() const { return address_; }
-  /// With which an operator's command reaches the same coordinator: "--coordinator 10.0.0.1:4700
+  /// The options with which a command reaches the same coordinator: "--coordinator 10.0.0.1:4700
   /// --tls-dir /etc/poseidon/tls". For people.
   const std::string& options() const { return options_; }
   const std::shared_ptr<Security>& security() const { return security_; }
 
-  /// UNAVAILABLE (nobody listens there, or the connection was cut) and DEADLINE_EXCEEDED (somebody
-  /// listens but does not answer) may be tried again; other codes are the coordinator's answer.
-  /// Waits for a connection for at most `timeout`, and for the answer for what is left of it.
+  /// UNAVAILABLE (no process listens there, or the connection was cut) and DEADLINE_EXCEEDED (a
+  /// process listens but does not answer) may be tried again; other codes are the coordinator's
+  /// answer. `timeout` covers both connecting and the answer.
   absl::StatusOr<v1::GetStatusResponse> get_status(Milliseconds timeout);
 
-  /// Calls get_status until it answers, for at most `patience`: a coordinator that is just starting
-  /// is waited for. Then UNAVAILABLE names the address, the time tried and what to look at.
+  /// Calls get_status until it answers, for at most `patience`: a coordinator may still be
+  /// starting. After that UNAVAILABLE names the address, the time tried and what to check.
   absl::StatusOr<v1::GetStatusResponse> wait_for_coordinator(Milliseconds patience);
 
-  /// Executed at most once. Any error of the coordinator says that nothing was started; UNKNOWN
-  /// (cut in the middle) says that it is not known, and how to find out.
+  /// Executed at most once. Any error of the coordinator means that no job was started. UNKNOWN
+  /// (cut in the middle) means that it may have started; the message says how to find out.
   absl::StatusOr<v1::SubmitResponse> submit(const v1::SubmitRequest& request, Milliseconds timeout);
 
   // ---- checkpoints; errors are the coordinator's answer, UNAVAILABLE names the address. Each
@@ -82,9 +82,8 @@ class CoordinatorClient {
   absl::StatusOr<v1::SubmitResponse> restore_checkpoint(const v1::RestoreCheckpointRequest& request,
                                                         Milliseconds timeout);
 
-  /// What every node does in so many of the next iterations, for which it waits `patience`. A trace
-  /// that was cut off in the middle is an error; UNAVAILABLE where the coordinator says nothing any
-  /// more.
+  /// Traces every node for the next `iterations` iterations; waits for them for at most `patience`.
+  /// A trace that was cut off is an error; UNAVAILABLE when the coordinator falls silent.
   absl::StatusOr<TraceData> trace(std::uint32_t iterations, Milliseconds patience);
 
  private:

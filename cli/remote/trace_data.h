@@ -14,7 +14,7 @@
 
 namespace poseidon {
 
-/// Iterations that were asked for, without their times' being one yet.
+/// A trace as received; nodes' clocks are not aligned yet.
 struct TraceData {
   struct Node {
     v1::TraceNode node;
@@ -51,10 +51,10 @@ struct TimedNode {
   std::string name() const;
 };
 
-/// Events of stages that this program does not know are left out.
+/// Drops events of unknown stages.
 std::vector<TimedNode> timed_nodes(const TraceData& data);
 
-/// One message from node to node: sending it, until its other end begins to use it.
+/// One message between nodes, from sending until the receiver begins to use it.
 struct TracedMessage {
   std::size_t from = 0, to = 0;  ///< positions in the nodes
   Nanoseconds sent{0}, arrived{0};
@@ -63,7 +63,7 @@ struct TracedMessage {
   bool in_group = false;  ///< between workers of a group, mostly through shared memory
 };
 
-/// Gradients, parameters and factors of which both ends are known, each found at the other end.
+/// The gradients, parameters and factors whose events exist at both ends.
 std::vector<TracedMessage> traced_messages(const std::vector<TimedNode>& nodes);
 
 }  // namespace poseidon

@@ -13,9 +13,9 @@
 
 namespace poseidon {
 
-/// While one of these lives, SIGINT, SIGTERM and SIGHUP do this before they end the process. A
-/// signal that the process ignores, as a shell's background job may, stays ignored. One at a time;
-/// made and destroyed on one thread.
+/// While an AtSignal lives, SIGINT, SIGTERM and SIGHUP run its action before they end the process.
+/// A signal that the process ignores, as a shell's background job may, stays ignored. One at a
+/// time; made and destroyed on one thread.
 class AtSignal {
  public:
   struct LastThings {

@@ -20,11 +20,12 @@ std::string outcome_text(const v1::GetStatusResponse& status);
 absl::Status report_outcome(const v1::GetStatusResponse& status);
 
 struct FollowOptions {
-  bool wait = false;  ///< to the job's end, whose outcome is ours
-  /// How long the coordinator may be silent meanwhile: by default as long as nodes go on without.
+  bool wait = false;  ///< until the job's end; the command's exit code is the job's outcome
+  /// How long the coordinator may be silent meanwhile; by default as long as nodes continue without
+  /// it.
   Milliseconds coordinator_away = std::chrono::hours(1);
 };
-/// Says that the job is accepted. Follows it as `options` say, or says how to.
+/// Prints that the job is accepted. Follows it if `options` say so, otherwise prints how to.
 absl::Status follow_job(CoordinatorClient& client, const v1::SubmitResponse& accepted,
                         const FollowOptions& options);
 

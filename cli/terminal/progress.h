@@ -31,13 +31,14 @@ std::string format_measure(double value);
 std::string format_bandwidth(const v1::GetStatusResponse& status);
 
 /// Seconds until the last iteration at the mean speed of those that iterated_seconds is the time
-/// of; nullopt before the first of them. Stands still while nothing is finished, as in a long test.
+/// of; nullopt before the first of them. Does not change while no iteration finishes, as in a long
+/// test.
 std::optional<double> seconds_left(const v1::GetStatusResponse& status);
 
 struct ProgressOptions {
   bool terminal = false;     ///< true: one live line, rewritten; false: plain lines
   std::size_t columns = 80;  ///< of the terminal; the live line is cut to fit
-  /// Elsewhere than on a terminal: at least so long between two progress lines.
+  /// When not on a terminal: the least time between two progress lines.
   Nanoseconds plain_interval = std::chrono::seconds(3);
 };
 
@@ -49,8 +50,8 @@ class Progress {
   /// Text to write now, possibly empty. `now` never goes backwards.
   std::string update(const v1::GetStatusResponse& status, Nanoseconds now);
 
-  /// Instead of a status: none is to be had, and `why`. A line the first time, and with the next
-  /// status another.
+  /// The coordinator does not answer, because of `why`. Prints a line the first time, and another
+  /// with the next status.
   std::string unheard(const std::string& why);
 
   /// Ends the live line, so that other text can follow. Empty when there is none.
@@ -59,7 +60,7 @@ class Progress {
  private:
   std::string live_line(const v1::GetStatusResponse& status) const;
   std::string plain_lines(const v1::GetStatusResponse& status, Nanoseconds now);
-  /// A line for each change of state and each new test result, and when it is heard again.
+  /// A line for each change of state, each new test result, and when the coordinator answers again.
   std::string events(const v1::GetStatusResponse& status, Nanoseconds now);
 
   const ProgressOptions options_;

@@ -17,8 +17,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
 namespace poseidon::fuzz {
 
-/// How often a decoder has taken what it was given, for accepted_test.cc: beyond a seed that is
-/// refused at its first bytes a fuzzer has a long way to go.
+/// How often a decoder accepted its input, for accepted_test.cc. A fuzzer makes little progress
+/// from a seed that is refused at its first bytes.
 inline int accepted = 0;
 
 /// One input, from front to back.

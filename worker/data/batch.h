@@ -18,7 +18,7 @@ struct Batch {
   /// Number of the first sample in the run (iteration * P1*K + rank * K); with the seed it makes
   /// dropout masks independent of how many workers share the batch.
   std::uint64_t first_sample = 0;
-  /// How many of the samples count; the rest (of a last test batch) is filling.
+  /// How many of the samples count; the rest (in a last test batch) is padding.
   std::int64_t valid_samples = 0;
 };
 

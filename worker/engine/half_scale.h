@@ -39,8 +39,8 @@ inline constexpr int kLargestPower = 126;               ///< whose inverse is a 
 
 /// The scale by which all magnitudes of a tensor fall below 2^limit, the largest by less than a
 /// factor of 2; but for what is below 2^(limit - kLargestPower), which falls lower, and beyond
-/// 2^(limit + kLargestPower), which stays above. `largest_bits`: the bits of
-/// its largest magnitude. A tensor with infinities or NaNs stays as it is: they must be seen.
+/// 2^(limit + kLargestPower), which stays above. `largest_bits`: the bits of its largest magnitude.
+/// A tensor with infinities or NaNs is not scaled, so that they remain visible.
 POSEIDON_BOTH_SIDES HalfScale half_scale(std::uint32_t largest_bits, int limit) {
   using namespace half_scale_internal;
   if (largest_bits == 0 || largest_bits >= kInfinity) return {};

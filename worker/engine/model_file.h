@@ -19,8 +19,8 @@
 
 namespace poseidon {
 
-/// The file's bytes in pieces. Most refer to the caller's parameters, so they must stand still
-/// meanwhile and nothing of their size is copied.
+/// The file's bytes in pieces. Most refer to the caller's parameters, which must not change
+/// meanwhile; nothing of their size is copied.
 class EncodedModel {
  public:
   /// The parameters of each parameter layer, by LayerIndex, and all running statistics, as
@@ -43,7 +43,7 @@ class EncodedModel {
 /// (init.rename).
 using LayerRenames = std::map<std::string, std::string>;
 
-/// What a file and a network have in common. Tensors by their names in the network.
+/// Which tensors of a file and a network match. Tensors by their names in the network.
 struct WeightsReport {
   std::vector<std::string> loaded;
   std::vector<std::string> not_in_file;     ///< of the network; they keep their values
@@ -58,8 +58,8 @@ std::string weights_report_to_text(const WeightsReport& report);
 absl::StatusOr<WeightsReport> check_weights(const std::filesystem::path& path,
                                             const LayerRenames& renames, const NetSpec& net);
 
-/// Which of the network's tensors: parameters come to all workers from worker 0, but everybody has
-/// running statistics of their own.
+/// Which of the network's tensors to load: worker 0 distributes the parameters, but every worker
+/// has its own running statistics.
 enum class WeightsPart { kAll, kStatistics };
 
 /// Copies every tensor of the file that the network has; every floating dtype becomes float32.

@@ -38,25 +38,25 @@ struct Words {
 inline std::string encoded(ElementType type, std::size_t elements, float value) {
   const std::vector<float> values(elements, value);
   std::string bytes(elements * element_bytes(type), '\0');
-  // NaN and what is too large become what they become: a peer that means harm does not ask.
+  // NaN and too large values are encoded as they are: an attacker does not check.
   if (!bytes.empty()) encode_payload(type, values, std::as_writable_bytes(std::span(bytes)));
   return bytes;
 }
 
-/// What is attacked.
+/// The port under attack.
 class Port {
  public:
   virtual ~Port() = default;
-  /// A message that may well be right.
+  /// An almost valid message.
   virtual Words believable(Input& input) = 0;
-  /// Something that the job does of itself.
+  /// Does something that the job would do by itself.
   virtual void act(std::uint8_t how) = 0;
   virtual void check() const {}
   void stream_opened() { ++streams_; }
 
  protected:
-  /// Bytes of early gradients. Beyond the limit one message of each worker may be on its way when
-  /// its reading is stopped, and each new stream brings one before anybody knows whose it is.
+  /// Bytes of early gradients. Beyond the limit, one message of each worker may be in flight when
+  /// its reading stops, and each new stream brings one before its worker is known.
   std::int64_t early_bytes_within(std::int64_t limit) const {
     return limit +
            (kWorkers + streams_) * kChunkElements * static_cast<std::int64_t>(sizeof(float));
@@ -66,7 +66,7 @@ class Port {
   std::int64_t streams_ = 0;
 };
 
-/// A message about a chunk of the plan that may well be right.
+/// An almost valid message about a chunk of the plan.
 inline Words believable_chunk(Input& input, const Plan& plan) {
   const std::uint8_t how = input.byte();
   const std::uint8_t where = input.byte();

@@ -25,32 +25,31 @@
 
 namespace poseidon {
 
-/// What the batches of a ring may take together; two are kept even if they take more.
+/// Memory limit of a ring's batches; two are kept even beyond it.
 inline constexpr std::size_t kMaxPrefetchBytes = std::size_t{1} << 30;
-/// How far ahead of the reading the system is told which samples come.
+/// How many samples ahead of reading the system is told to prefetch.
 inline constexpr std::int64_t kReadAheadSamples = 64;
 
-/// Which samples the batches have, by position (sampler.h): batch n those from first + n * stride
-/// on.
+/// The samples of each batch, by position (sampler.h): batch n begins at first + n * stride.
 struct BatchSequence {
   Phase phase = Phase::kTrain;
   std::int64_t batch_size = 0;
   std::uint64_t first = 0;
   std::uint64_t stride = 0;
-  /// After so many samples it begins again; the last batch before is filled up with its last
-  /// sample, which does not count (valid_samples). 0: it goes on without end.
+  /// The sequence restarts after this many samples; the last batch of a pass is padded with its
+  /// last sample, which does not count (valid_samples). 0: endless.
   std::int64_t pass_samples = 0;
 };
 
 class BatchRing {
  public:
-  /// Slots that the ring has for batches of so many bytes: at most `most`, within
-  /// kMaxPrefetchBytes, but two at least.
+  /// The number of slots for batches of this size: at least two, at most `most`, and otherwise
+  /// within kMaxPrefetchBytes.
   static std::size_t slots_for(std::size_t batch_bytes, std::size_t most);
 
   /// `slots`: how many batches are in memory, the one that the caller holds included; at least 2.
-  /// One thread for each of `readers`. `sample_shape` is the network's input; `probe` hears how
-  /// long next() waits, or is null. Throws std::bad_alloc where there is no memory for the slots.
+  /// One thread for each of `readers`. `sample_shape` is the network's input; `probe` counts how
+  /// long next() waits; may be null. Throws std::bad_alloc where there is no memory for the slots.
   BatchRing(std::shared_ptr<const Dataset> dataset, Sampler sampler, const BatchSequence& sequence,
             std::vector<SampleReader> readers, const Shape& sample_shape, std::size_t slots,
             std::shared_ptr<DataProbe> probe);
@@ -58,7 +57,7 @@ class BatchRing {
   BatchRing(const BatchRing&) = delete;
   BatchRing& operator=(const BatchRing&) = delete;
 
-  /// Once. Fewer threads than asked for will do; RESOURCE_EXHAUSTED without any.
+  /// Call once. Fewer threads than requested suffice; RESOURCE_EXHAUSTED without any.
   absl::Status start();
 
   /// The next batch, valid until the following call. DEADLINE_EXCEEDED when it is not ready after
@@ -104,8 +103,8 @@ class BatchRing {
 
   std::vector<SampleReader> readers_;  ///< one for each thread, and only its
 
-  // Batch n lies in slot n % slots, and needs no lock: it is of the threads that took its samples
-  // while released_ + slots > n >= produced_, the caller's afterwards.
+  // Batch n lies in slot n % slots and needs no lock: while released_ + slots > n >= produced_ it
+  // belongs to the threads that took its samples, afterwards to the caller.
   std::vector<Slot> slots_;
 
   std::atomic<bool> stopping_{false};

@@ -24,13 +24,13 @@
 
 namespace poseidon {
 
-/// This worker's place among all, which decides what it reads.
+/// This worker's rank among all workers, which decides what it reads.
 struct BatchPlacement {
   std::uint32_t workers = 1;  ///< P1
   std::uint32_t rank = 0;
   std::int64_t batch_size = 0;  ///< K, per worker
-  /// What all workers have taken before training starts here. Not K * P1 * iterations where the run
-  /// once had another number of workers.
+  /// Samples that all workers used before training starts here. It differs from K * P1 * iterations
+  /// when the run once had another number of workers.
   std::uint64_t samples_before = 0;
 };
 
@@ -42,22 +42,22 @@ inline constexpr int kMaxDataThreads = 256;
 struct BatchOptions {
   int threads = 1;                   ///< that read, decode and transform; 1 to kMaxDataThreads
   std::shared_ptr<DataProbe> probe;  ///< null: nobody looks
-  CorruptSamples::Log log;           ///< warnings: what is left out; null: nobody listens
+  CorruptSamples::Log log;           ///< gets warnings about skipped samples; may be null
 };
 
 /// Threads for a worker that has `cores` to itself: half of them, so that decoding keeps up with a
 /// fast device and leaves a CPU engine its share.
 int default_data_threads(int cores);
 
-/// The training batches of one worker, in the order of worker/data/feed/sampler.h, without end.
-/// Threads of its own read and transform; after the first batches nothing is allocated but room for
-/// a larger file than came before. Bytes and order do not depend on the number of threads.
+/// The training batches of one worker, in the order of worker/data/feed/sampler.h, without end. Its
+/// own threads read and transform; after the first batches it allocates memory only for files
+/// larger than all earlier ones. Bytes and order do not depend on the number of threads.
 class TrainBatches {
  public:
   /// Opens the data and starts the threads. `input_shape` and `classes` are the network's.
-  /// INVALID_ARGUMENT, NOT_FOUND or DATA_LOSS for data that are missing, corrupt, or of
-  /// another shape than the network takes; the message has the remedy. Fewer samples than one
-  /// iteration takes come more than once in it, and rank 0's log says so.
+  /// INVALID_ARGUMENT, NOT_FOUND or DATA_LOSS for data that is missing, corrupt, or of a wrong
+  /// shape for the network; the message has the remedy. When the set is smaller than one iteration,
+  /// samples repeat within it, and rank 0 logs that.
   static absl::StatusOr<std::unique_ptr<TrainBatches>> open(const DataSpec& data,
                                                             const Shape& input_shape,
                                                             std::int64_t classes,

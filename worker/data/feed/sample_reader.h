@@ -29,11 +29,11 @@
 
 namespace poseidon {
 
-/// How many unreadable samples are named; more are only counted.
+/// How many unreadable samples are logged by name; further ones are only counted.
 inline constexpr std::size_t kMaxNamedSamples = 50;
 
-/// What one worker found unreadable in one set, shared by its readers, all of one phase. Any
-/// thread.
+/// The unreadable samples that one worker found in one set, shared by the readers of one phase.
+/// Thread-safe.
 class CorruptSamples {
  public:
   using Log = std::function<void(const std::string&)>;
@@ -43,8 +43,7 @@ class CorruptSamples {
   CorruptSamples(std::shared_ptr<const Dataset> dataset, double max_share,
                  std::shared_ptr<DataProbe> probe, Log log);
 
-  /// Notes sample `index` (again, for what that matters). DATA_LOSS, naming it, when there are too
-  /// many.
+  /// Records sample `index`; idempotent. DATA_LOSS, naming it, when there are too many.
   absl::Status add(std::int64_t index, const absl::Status& reason);
 
   /// Sample `index`, which was added, is unreadable at every position.
@@ -60,7 +59,8 @@ class CorruptSamples {
   mutable std::mutex mutex_;
   std::set<std::int64_t> found_;        ///< guarded by mutex_; at most limit_ + 1
   std::set<std::int64_t> never_again_;  ///< guarded by mutex_; those of found_
-  std::atomic<bool> has_any_{false};    ///< in never_again_: most sets have none, and need no lock
+  std::atomic<bool> has_any_{
+      false};  ///< whether never_again_ has any; mostly not, which saves the lock
 };
 
 /// Reads samples of one set. Has scratch memory: one thread.
@@ -69,9 +69,8 @@ class SampleReader {
   SampleReader(std::shared_ptr<const Dataset> dataset, Transform transform,
                std::shared_ptr<CorruptSamples> corrupt);
 
-  /// Fills `output` and `label` with sample `index`, or with what stands in for it. Errors are
-  /// final and name the sample; CANCELLED once `stop` is set, which is looked at before each sample
-  /// that is tried. Null: nobody stops it.
+  /// Fills `output` and `label` with sample `index` or its replacement. Errors are final and name
+  /// the sample. CANCELLED once `stop` is set, which is checked before each attempt; may be null.
   absl::Status read(std::int64_t index, std::uint64_t position, Phase phase,
                     std::span<float> output, std::int32_t& label,
                     const std::atomic<bool>* stop = nullptr);

@@ -18,7 +18,7 @@
 
 namespace poseidon {
 
-/// How a sample's bytes are to be read.
+/// The encoding of a sample's bytes.
 enum class Encoding : std::uint8_t {
   kPixels = 0,  ///< uint8, C x H x W
   kImage = 1,   ///< a JPEG or PNG file
@@ -40,19 +40,18 @@ class Dataset {
   virtual ~Dataset() = default;
   virtual std::int64_t size() const = 0;  ///< samples, > 0
   /// {channels, height, width} of every sample, each > 0; {0, 0, 0} for encoded images, which may
-  /// be of any size and are decoded to as many channels as one likes.
+  /// have any size and can be decoded to any number of channels.
   virtual const Shape& sample_shape() const = 0;
   /// Names of the labels from 0 on; empty when the format has none.
   virtual const std::vector<std::string>& class_names() const = 0;
-  /// Reads sample `index` (0 <= index < size()). The caller may take another sample's place for one
-  /// that is unreadable (is_unreadable); every other error is final. Messages do not name the
-  /// sample.
+  /// Reads sample `index` (0 <= index < size()). The caller may replace an unreadable sample
+  /// (is_unreadable) by another; every other error is final. Messages do not name the sample.
   virtual absl::Status read(std::int64_t index, EncodedSample& sample) const = 0;
   /// For messages: the sample's file, and its place in it.
   virtual std::string sample_name(std::int64_t index) const = 0;
   /// For messages: the files that the samples come from.
   virtual const std::string& name() const = 0;
-  /// For people: what lies there and is no sample, as they may have thought it is.
+  /// For people: files in the set's place that are not samples but may look like some.
   virtual std::vector<std::string> remarks() const { return {}; }
 
   /// Whether will_read helps.
@@ -88,9 +87,9 @@ class MemoryDataset final : public Dataset {
   const std::vector<std::string> class_names_;  ///< none
 };
 
-/// Opens the source that a job names. Small sets (idx, cifar) are read whole, of the others only
-/// what says where samples lie. `classes`: labels are 0 to classes - 1, as many as the network
-/// tells apart. Errors name file, place and remedy.
+/// Opens the source that a job names. Small sets (idx, cifar) are read whole, other sets only their
+/// indexes. `classes`: labels are 0 to classes - 1, the network's classes. Errors name file, place
+/// and remedy.
 absl::StatusOr<std::shared_ptr<const Dataset>> open_dataset(const DataSourceSpec& source,
                                                             std::int64_t classes);
 

@@ -13,11 +13,11 @@
 
 namespace poseidon {
 
-/// So many samples are read, evenly spread, the first and the last among them.
+/// Number of samples that are read, evenly spread, including the first and the last.
 inline constexpr std::int64_t kIdentitySamples = 64;
 
-/// The same on every machine, however the set lies on disk as long as its samples' bytes are the
-/// same. Where one of them is unreadable there is no digest. Errors are the data set's, and final.
+/// The identity depends only on the samples' bytes, not on the machine or the storage. Without a
+/// digest when one of the samples is unreadable. Errors are the data set's, and final.
 absl::StatusOr<DatasetIdentity> identity_of(const Dataset& dataset);
 
 }  // namespace poseidon

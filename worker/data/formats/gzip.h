@@ -14,8 +14,8 @@
 
 namespace poseidon {
 
-/// Reads through `file_bytes`, which must outlive it. Takes no memory that depends on what the
-/// bytes claim: whoever calls read() decides how much is unpacked. One thread.
+/// Reads through `file_bytes`, which must outlive it. Allocates no memory by what the bytes claim:
+/// the caller of read() decides how much is unpacked. One thread.
 class ByteReader {
  public:
   /// Errors start with `source`.

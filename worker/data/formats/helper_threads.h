@@ -9,10 +9,10 @@
 
 namespace poseidon {
 
-/// work(0) here and work(1), ..., work(threads - 1) on threads of their own, until all have come
-/// back. `work` takes what is left to do from what all share, so that nothing is left undone where
-/// the system gives fewer threads, as a limit on tasks makes it; each number is called at most
-/// once, 0 always. It throws nothing.
+/// Runs work(0) here and work(1), ..., work(threads - 1) on other threads, and waits for all.
+/// `work` must take its items from a shared pool, so that all are done even when the system refuses
+/// some threads (a limit on tasks). Each number is called at most once, 0 always. `work` must not
+/// throw.
 template <typename Work>
 void work_with_helpers(std::size_t threads, const Work& work) {
   std::vector<std::jthread> helpers;

@@ -25,12 +25,11 @@ struct IdxArray {
   std::vector<std::uint8_t> values;  ///< C-contiguous
 };
 
-/// Sets beyond this do not belong in memory; also what a lying header can make us take at most.
+/// Larger sets do not belong in memory. Also bounds what a false header can make us allocate.
 inline constexpr std::uint64_t kMaxIdxBytes = std::uint64_t{4} << 30;
 
-/// Decodes a file's bytes. Memory is taken as elements arrive, not as the header promises. Errors
-/// start with `source`: wrong magic, element type, truncated, bytes after the end, corrupt gzip.
-/// Pure.
+/// Decodes a file's bytes. Memory grows as elements arrive, not by the header. Errors start with
+/// `source`: wrong magic, element type, truncated, bytes after the end, corrupt gzip. Pure.
 absl::StatusOr<IdxArray> decode_idx(std::string_view file_bytes, std::string_view source);
 
 /// Reads images (N x H x W) and labels (N) into a data set with samples of 1 x H x W.

@@ -15,11 +15,11 @@
 
 namespace poseidon {
 
-/// Who hears of it while it is done, on the calling thread. Each may be empty.
+/// Progress callbacks, on the calling thread. Each may be empty.
 struct VisitEvents {
   /// A sample cannot be read; in index order.
   std::function<void(const std::string& name, const std::string& reason)> unreadable;
-  /// So many samples have been looked at; some dozens more each time.
+  /// Number of samples checked so far; called every few dozen samples.
   std::function<void(std::int64_t samples)> visited;
 };
 
@@ -28,22 +28,22 @@ struct SampleCounts {
   std::int64_t unreadable = 0;
 };
 
-/// Reads and fully decodes every sample on `threads` threads. Unreadable ones are counted and told;
-/// an error is the machine's.
+/// Reads and fully decodes every sample on `threads` threads. Unreadable ones are counted and
+/// reported; a returned error is the machine's.
 absl::StatusOr<SampleCounts> check_samples(const Dataset& dataset, int threads,
                                            const VisitEvents& events);
 
 struct PackOptions {
-  /// How many files; 0: as many as it takes with shard_bytes each (see shard_limit).
+  /// Number of files; 0: as needed with shard_bytes each (see shard_limit).
   std::int64_t shards = 0;
   std::uint64_t shard_bytes = std::uint64_t{1} << 30;
   int threads = 1;                  ///< that decode, to see that all samples are good
-  double max_corrupt_share = 0.01;  ///< more than that (rounded up) and nothing is written
+  double max_corrupt_share = 0.01;  ///< with more (rounded up) nothing is written
 };
 
-/// When a file is full, of which the first has number 0. How large a set is shows only at its end,
-/// and there are at most kMaxShards files: from half of them on they are larger, twice as large
-/// with every 32, so that 1 GiB will do for 16 TiB.
+/// The size limit of file number `shard` (from 0). A set's size is known only at its end, and there
+/// are at most kMaxShards files. So from half of them on the limit doubles with every 32 files; 1
+/// GiB then suffices for 16 TiB.
 std::uint64_t shard_limit(std::uint64_t shard_bytes, std::int64_t shard);
 
 struct PackReport {

@@ -48,8 +48,8 @@ struct ImageView {
   }
 };
 
-/// Memory of one huge image is not kept for those that follow: every thread of a worker would have
-/// it in the end.
+/// Frees the memory of a huge image instead of keeping it; otherwise every thread of a worker would
+/// hold that much in the end.
 inline void give_back_much(std::vector<std::uint8_t>& memory, std::size_t needed) {
   constexpr std::size_t kMostKept = std::size_t{64} << 20;
   if (memory.capacity() > kMostKept && needed <= kMostKept)

@@ -28,7 +28,7 @@
 
 namespace poseidon {
 
-/// Bounds of what a file may declare. Beyond them it counts as corrupt.
+/// Limits of what a file may declare; beyond them it counts as corrupt.
 inline constexpr std::int64_t kMaxImageSide = 32768;
 inline constexpr std::int64_t kMaxImagePixels = std::int64_t{1} << 26;  ///< 64 Mi, e.g. 8192 x 8192
 inline constexpr int kMaxJpegScans = 100;  ///< each costs a pass over the whole image
@@ -56,12 +56,12 @@ class ImageDecoder {
   absl::StatusOr<ImageSize> open(std::span<const std::uint8_t> bytes);
 
   /// Decodes `region` of the image just opened, once, into `image` of `channels` 1 (grey) or 3
-  /// (RGB). The pixels are those that the whole image would have there; what lies elsewhere is left
-  /// out where that saves time.
+  /// (RGB). The pixels are those that the whole image would have there; the rest is skipped where
+  /// that saves time.
   absl::Status decode(const Region& region, std::int64_t channels, Image& image);
 
-  /// Whether decode() of the image opened last looks at all of it, whatever the region: damage then
-  /// shows in every region or in none. Not a JPEG with a single scan.
+  /// Whether decode() of the current image reads all of it for any region: damage then shows in
+  /// every region or in none. Not a JPEG with a single scan.
   bool decodes_all() const;
 
  private:

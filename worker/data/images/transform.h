@@ -74,7 +74,8 @@ class Transform {
  public:
   /// `sample_shape`: {channels, height, width}, height and width 0 for images of any size.
   /// INVALID_ARGUMENT naming the key: a crop larger than the padded image, a number of means that
-  /// is neither 1 nor the number of channels, images of any size that nothing brings to one.
+  /// is neither 1 nor the number of channels, images of any size without a step that brings them to
+  /// one size.
   static absl::StatusOr<Transform> make(const TransformSpec& spec, std::uint64_t seed,
                                         const Shape& sample_shape);
 
@@ -122,7 +123,7 @@ class Transform {
   std::size_t kind_of(std::size_t channel) const { return mean_.size() == 1 ? 0 : channel; }
   std::vector<float> mean_;
   std::vector<float> factor_;  ///< scale / std
-  std::vector<float> values_;  ///< what step 6 makes of the 256 pixel values
+  std::vector<float> values_;  ///< results of step 6 for the 256 pixel values
 
   Taps row_taps_;
   Taps column_taps_;

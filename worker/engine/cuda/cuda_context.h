@@ -39,8 +39,8 @@ class CudaContext {
   CudaContext(const CudaContext&) = delete;
   CudaContext& operator=(const CudaContext&) = delete;
 
-  /// Makes the GPU current on the calling thread, which may be another one than at creation: on one
-  /// that has chosen none every call would open the first GPU.
+  /// Makes the GPU current on the calling thread, which may differ from the creating one. On a
+  /// thread without a current GPU every call would use the first GPU.
   void use() const { use(ordinal_); }
   static void use(int ordinal) { static_cast<void>(cudaSetDevice(ordinal)); }
 
@@ -67,8 +67,8 @@ class CudaContext {
   /// The same for plain twins of tensors (cuda_twin.h), beside the workspace.
   absl::Status reserve_twins(std::size_t bytes) { return reserve(twins_, bytes); }
   std::byte* twins() const { return static_cast<std::byte*>(twins_.memory.get()); }
-  /// What one algorithm may want of it: a share of this GPU's memory, however much is free now, so
-  /// that equal GPUs choose equal algorithms.
+  /// Most workspace of one algorithm: a share of this GPU's total memory, not of the free memory,
+  /// so that equal GPUs choose equal algorithms.
   std::size_t workspace_limit() const { return workspace_limit_; }
 
   /// Makes `later` wait for what is queued on `earlier` now. Any number of times.
@@ -80,19 +80,19 @@ class CudaContext {
   static absl::Status wait(cudaEvent_t event);
   /// Whether all that came before the event's last record is done.
   static absl::StatusOr<bool> is_done(cudaEvent_t event);
-  /// Whether the GPU goes on after a library's call has failed: nothing that it was given on
-  /// `compute` has. What that call left as the thread's last error is forgotten.
+  /// Whether the GPU still works after a library call failed: no work queued on `compute` has
+  /// failed. Clears the thread's last CUDA error.
   bool is_well() const;
-  /// DEADLINE_EXCEEDED once a GPU of this process did not finish in time: what it was given is
-  /// still on it and may write to memory that is given to others. Any thread.
+  /// DEADLINE_EXCEEDED once a GPU of this process did not finish in time: its work is still queued
+  /// and may write to memory that is reused. Any thread.
   static absl::Status patience();
 
  private:
   CudaContext(int ordinal, CudaPrecision precision, Warn warn_with)
       : ordinal_(ordinal), precision_(precision), warn_(warn_with) {}
   absl::Status open();
-  /// What a question for an event or a stream answered. All go this way: the runtime keeps "not
-  /// ready" as the thread's last error, which the next launch would report.
+  /// Converts the result of an event or stream query. All queries use it, because the runtime keeps
+  /// "not ready" as the thread's last error, which the next launch would report.
   static absl::StatusOr<bool> is_ready(cudaError_t state);
   struct Shared {
     DeviceMemory memory{nullptr, nullptr};

@@ -12,15 +12,15 @@
 
 namespace poseidon {
 
-/// OK, or INTERNAL with the call and the library's own words. An error is then the status alone:
-/// the runtime, which keeps a thread's last one for the next launch, has forgotten it. So calls
-/// whose errors have nobody to go to (what frees) also end here.
+/// OK, or INTERNAL with the call and the library's own words. Also clears the runtime's last error
+/// of the thread, which the next launch would report. So calls whose errors are ignored (those that
+/// free) use it, too.
 absl::Status cuda_status(cudaError_t error, std::string_view call);
 absl::Status cuda_status(cudnnStatus_t error, std::string_view call);
 absl::Status cuda_status(cublasStatus_t error, std::string_view call);
 
-/// What a launch that was just made says. (What goes wrong while a kernel runs comes later, from
-/// whoever waits for it.)
+/// The status of the last launch. (Errors while a kernel runs appear later, when the caller waits
+/// for it.)
 absl::Status launch_status(std::string_view kernel);
 
 /// `status` with the layer's name in front of its message.

@@ -31,7 +31,7 @@ absl::StatusOr<std::unique_ptr<Device>> make_plugin_device(const std::string& ki
 absl::StatusOr<int> plugin_device_count(const std::string& kind);
 /// For people: "NVIDIA H100 80GB HBM3".
 absl::StatusOr<std::string> plugin_device_name(const std::string& kind, int ordinal);
-/// Where it is in the machine, "0000:3b:00.0": by its ordinal others may count another one.
+/// Its PCI address, "0000:3b:00.0", because other programs may number devices differently.
 absl::StatusOr<std::string> plugin_device_bus_id(const std::string& kind, int ordinal);
 /// As Engine::health.
 absl::Status plugin_device_health(const std::string& kind, int ordinal);

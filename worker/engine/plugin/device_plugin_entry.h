@@ -18,8 +18,8 @@ namespace poseidon {
 
 #define POSEIDON_TEXT_OF_VALUE(value) #value
 #define POSEIDON_TEXT_OF(value) POSEIDON_TEXT_OF_VALUE(value)
-/// Another one whenever what crosses the boundary may have changed: this file, or a header of ours
-/// that it includes, directly or not.
+/// Changes whenever the interface may have changed: this file, or a header of ours that it
+/// includes, directly or not.
 inline constexpr char kDevicePluginInterface[] =
     "poseidon device " POSEIDON_DEVICE_PLUGIN_HEADERS ", compiler " __VERSION__
     ", abseil " POSEIDON_TEXT_OF(ABSL_LTS_RELEASE_VERSION);

@@ -16,14 +16,15 @@ namespace poseidon {
 /// other name and for a device that this machine or this version does not have.
 absl::StatusOr<Engine> open_engine(const std::string& name);
 
-/// Whether CUDA_VISIBLE_DEVICES (null: not set) leaves CUDA no GPU: what comes first in it is none.
+/// Whether CUDA_VISIBLE_DEVICES (null: not set) hides all GPUs from CUDA: its first entry names
+/// none.
 bool hides_gpus(const char* visible_devices);
 
 /// Whether "auto" is the CPU where the kernel has `gpus` NVIDIA GPUs for this process and CUDA did
 /// not open, for the reason `cuda`: OK where there is no GPU, no plug-in (NOT_FOUND), or a GPU too
-/// old for it (UNIMPLEMENTED). Anything else is a GPU that is out of order or lacks its libraries,
-/// and FAILED_PRECONDITION names it: all other workers of a job would wait for a machine that
-/// quietly computes on its CPU.
+/// old for it (UNIMPLEMENTED). Otherwise FAILED_PRECONDITION names a GPU that is out of order or
+/// lacks its libraries, because all other workers of a job would wait for a machine that quietly
+/// computes on its CPU.
 absl::Status may_compute_on_cpu(int gpus, const absl::Status& cuda);
 
 }  // namespace poseidon
