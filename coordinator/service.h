@@ -1,8 +1,9 @@
 #pragma once
 
 // The coordinator on the network: gRPC callback API around Cluster, and the timer.
-// Before: nodes (common/node/control_client.cc) and operators (cli/) call. After: Cluster keeps the
-// state.
+//
+// Called by: nodes (common/node/control_client.cc) and operators (cli/). Calls: Cluster, which
+// keeps the state.
 
 #include <filesystem>
 #include <functional>
@@ -26,22 +27,22 @@ struct CoordinatorOptions {
   std::string status_listen;   ///< of the status page, as parse_page_address takes it; "" : none
   ClusterOptions cluster;
   std::shared_ptr<Security> security = Security::none();
-  /// Its ports are open, nothing was served yet, and the job that it finds goes on if this returns
-  /// OK; else start() returns what this does. The address is where it listens. May be null.
+  /// Called when its ports are open, before it serves any request, with the listening address. If
+  /// it returns OK, a stored job resumes; otherwise start() returns its error. May be null.
   std::function<absl::Status(const std::string& address)> on_listening;
-  LoopPulse* pulse = nullptr;  ///< turns with the timer, and /healthz tells of it; never null
+  LoopPulse* pulse = nullptr;  ///< turns with the timer, for /healthz; never null
 };
 
 /// Runs from start() until shutdown() or destruction. Thread-safe.
 class CoordinatorService {
  public:
-  /// ALREADY_EXISTS when the port or the state directory is taken, INVALID_ARGUMENT for options
-  /// that make no sense. `clock` must outlive the service.
+  /// ALREADY_EXISTS when the port or the state directory is taken, INVALID_ARGUMENT for invalid
+  /// options. `clock` must outlive the service.
   static absl::StatusOr<std::unique_ptr<CoordinatorService>> start(
       const CoordinatorOptions& options, JobResolver resolver, const Clock* clock);
   virtual ~CoordinatorService() = default;
 
-  /// Where it listens in fact, HOST:PORT.
+  /// The actual listening address, HOST:PORT.
   virtual std::string address() const = 0;
   virtual std::string metrics_address() const = 0;
   virtual std::string metrics_url() const = 0;

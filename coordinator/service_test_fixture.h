@@ -35,8 +35,8 @@
 
 namespace poseidon {
 
-// Ends a test that hangs; no test waits it out. Long, because ThreadSanitizer looks up every one of
-// the thousands of reports inside gRPC before it suppresses it.
+// Ends a hanging test; no passing test waits for it. Long, because ThreadSanitizer looks up every
+// one of the thousands of reports inside gRPC before it suppresses it.
 inline constexpr std::chrono::seconds kPatience{60};
 inline constexpr int kIterations = 5;
 
@@ -68,7 +68,7 @@ inline v1::Join join_as(v1::NodeRole role, const std::string& address) {
   return join;
 }
 
-/// A node played by a test: joins, records what it hears, and, when told to, does a whole job.
+/// A node played by a test: joins, records messages, and, on request, does a whole job.
 class FakeNode final : public ControlEvents {
  public:
   enum class Plays { kNothing, kReady, kWholeJob };
@@ -259,7 +259,7 @@ inline std::optional<v1::CalibrationReport> measured(const v1::Calibrate& task) 
   return report;
 }
 
-/// Speaks the protocol by hand: may say anything, and nothing.
+/// Speaks the protocol by hand: may send anything or nothing.
 class RawNode {
  public:
   explicit RawNode(const std::string& coordinator)
@@ -339,8 +339,7 @@ class ServiceTest : public ::testing::Test {
     options.pulse = &pulse_;
     options.listen = "127.0.0.1:0";
     options.state_dir = folder_ / "state";
-    // These nodes save nothing: whoever stops with a job does not wait for it as long as in
-    // earnest.
+    // These nodes save nothing, so a shutdown with a job waits only briefly for a checkpoint.
     options.cluster.shutdown_checkpoint_timeout = Milliseconds(200);
     return options;
   }
@@ -397,7 +396,7 @@ class ServiceTest : public ::testing::Test {
     EXPECT_TRUE(status.ok()) << status.error_message();
     return response;
   }
-  /// Asks again until the answer suits.
+  /// Polls until the answer matches.
   v1::GetStatusResponse await(const std::function<bool(const v1::GetStatusResponse&)>& suits) {
     v1::GetStatusResponse response;
     const auto ask = [&] { return suits(response = status()); };
@@ -414,7 +413,7 @@ class ServiceTest : public ::testing::Test {
     }
     return 0;
   }
-  /// A job in the state running, of one worker and one server that do no more than say Ready.
+  /// A job in the state running, of one worker and one server that only send Ready.
   void run_job() {
     add_server(FakeNode::Plays::kReady);
     add_worker(FakeNode::Plays::kReady);

@@ -1,7 +1,7 @@
 #pragma once
 
-// One Trace call: what TraceRun gives goes to the operator, one part after the other. Inside of
-// service.cc; nobody else includes this.
+// One Trace call: sends TraceRun's parts to the operator, one after the other. Part of service.cc;
+// no other file includes this.
 //
 // Lock order: Cluster's mutex, then mutex_; Cluster is never called with mutex_ held.
 

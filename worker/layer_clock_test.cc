@@ -1,4 +1,4 @@
-// What a layer took: by the hooks, or by the device's own account.
+// Times of a layer, by the hooks or by the device.
 
 #include "worker/layer_clock.h"
 

@@ -1,6 +1,6 @@
-// poseidon-bench-aggregate: the loops of the data path (loops.h) beside what the core's memory can
-// do, or what a server's threads make of them (server.h), all in turns, so that what disturbs one
-// disturbs all.
+// poseidon-bench-aggregate: measures the loops of the data path (loops.h) against the core's memory
+// bandwidth, or on a server's threads (server.h). All run in turns, so that a disturbance affects
+// all alike.
 
 #include <time.h>
 

@@ -1,6 +1,7 @@
-// poseidon-bench-checkpoint: a snapshot of a shard through the production classes (CheckpointKeeper
-// on RocksDB) to the disk and back, beside a plain file of as many bytes in blocks of the same
-// size. In turns, so that what disturbs one disturbs all.
+// poseidon-bench-checkpoint: writes a snapshot of a shard through the production classes
+// (CheckpointKeeper on RocksDB) to the disk and reads it back, and compares with a plain file of as
+// many bytes in blocks of the same size. Both run in turns, so that a disturbance affects both
+// alike.
 //
 // Writing ends when the bytes are durable (fsync; the seal). Before reading, the kernel's copy of
 // the files is dropped.

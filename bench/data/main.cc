@@ -1,4 +1,4 @@
-// poseidon-bench-data: runs the input pipeline alone, as a worker does, and says how fast it was.
+// poseidon-bench-data: runs the input pipeline alone, as a worker does, and reports its speed.
 
 #include <chrono>
 #include <cstdio>

@@ -1,8 +1,8 @@
 // poseidon-bench-node: one worker or one server of a synchronisation benchmark, in one process,
 // wired from the parts of poseidon-worker and poseidon-server without coordinator and engine.
 //
-// Who drives it (bench/peers/poseidon_variant.py) talks to it in lines: JSON comes out on stdout,
-// and on stdin
+// The driver (bench/peers/poseidon_variant.py) exchanges lines with it: JSON on stdout, and on
+// stdin
 //   server   "assign INDEX ADDR,ADDR,..."   takes this place in the plan           -> {"assigned":
 //   INDEX}
 //            "mark"                         CPU seconds are counted from here on   -> {"marked":

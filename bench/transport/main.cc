@@ -1,4 +1,4 @@
-// poseidon-bench-transport: how fast gradients move, and what they cost, by several ways.
+// poseidon-bench-transport: measures the speed and cost of moving gradients by several variants.
 //
 // Reads the options, runs every variant once per round, prints and writes the medians. Each server
 // and worker is this program again, with --role (role.h).

@@ -1,5 +1,5 @@
-// The floor: what one writes after gRPC's tutorial. Generated stub, synchronous calls, the payload
-// as a string, every default but the message size limit (4 MiB would refuse larger chunks).
+// The floor: a program in the style of gRPC's tutorial. Generated stub, synchronous calls, the
+// payload as a string, every default but the message size limit (4 MiB would refuse larger chunks).
 
 #include <grpcpp/grpcpp.h>
 

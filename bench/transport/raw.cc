@@ -1,4 +1,4 @@
-// The ceiling: blocking TCP sockets, nothing but bytes. One connection per worker and server; a
+// The ceiling: blocking TCP sockets that only move bytes. One connection per worker and server; a
 // thread per direction at the worker, one thread per connection at the server.
 //
 // A connection begins with the worker's rank; then, both ways, a message is a chunk's number and

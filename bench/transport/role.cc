@@ -1,4 +1,5 @@
-// One process of a run. Before: cluster.cc started it. After: the variant's end does the work.
+// One process of a run. Called by: cluster.cc, which starts it. Calls: the variant's end, which
+// does the work.
 
 #include "bench/transport/role.h"
 

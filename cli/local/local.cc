@@ -1,9 +1,9 @@
 // `poseidon local`: a whole cluster of real processes on this machine, for one job.
 //
 // Order: check everything that can be checked; start coordinator, servers, workers; submit; watch;
-// stop all. A child that dies is started again, and the job recovers. Whatever happens, no child is
-// left behind: they are stopped on every way out, have SIGKILL from ChildProcess's destructor as a
-// last resort, and --exit-with-parent should this process itself be killed.
+// stop all. A child that dies is started again, and the job recovers. No child is ever left behind:
+// every exit path stops them, ChildProcess's destructor sends SIGKILL as a last resort, and
+// --exit-with-parent ends them if this process is killed.
 
 #include <signal.h>
 #include <sys/wait.h>

@@ -3,6 +3,7 @@
 // Reads a daemon's options from JSON files: --config FILE, which systemd units and containers use.
 //
 // Called by: common/daemon/daemon.h. Calls: common/files/json_fields.h.
+//
 // The keys are the options without their dashes:
 //
 //   {"coordinator": "10.0.0.1:4700", "listen": "10.0.0.2:4701", "no-shared-memory": true}

@@ -1,5 +1,5 @@
-// From the text of a job file to a checked JobSpec and back. The rules of single values stand
-// beside the keys; what needs several of them is checked at the end of each object's reader.
+// Converts the text of a job file to a checked JobSpec and back. Rules about single values are
+// beside the keys; rules about several values are at the end of each object's reader.
 
 #include "common/job/job.h"
 

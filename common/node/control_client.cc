@@ -1,13 +1,14 @@
-// Before: a daemon's main() or its job thread sends. After: coordinator/service.cc receives.
+// Called by: a daemon's main() and its job thread. Calls: coordinator/service.cc, through the
+// transport.
 //
 // Concurrency contract
-//  1. run() owns the conversation: it opens streams, waits for what they deliver and calls
-//     ControlEvents. The transport's loop only puts things into ControlStream under its mutex.
+//  1. run() owns the conversation: it opens streams, waits for their messages and calls
+//     ControlEvents. The transport's loop only adds messages to ControlStream under its mutex.
 //  2. The heartbeat thread lives as long as run() and knows streams only through send().
 //  3. Lock order: Impl::mutex_, ControlStream::mutex_, SharedOutbox::mutex; no lock is held while
 //     ControlEvents runs.
-//  4. Reports never wait for a stream: send() puts them into the outbox, and whichever stream is
-//     there draws them from it. Only run() begins, rewinds and ends the outbox.
+//  4. Reports never wait for a stream: send() puts them into the outbox, and the current stream, if
+//     any, draws them from it. Only run() begins, rewinds and ends the outbox.
 
 #include "common/node/control_client.h"
 

@@ -1,5 +1,5 @@
-// GPU figures: from a library that stands for NVIDIA's, from one that is not there or is another,
-// and what a scrape makes of them.
+// GPU figures from a substitute of NVIDIA's library and from a missing or wrong library, and their
+// form in a scrape.
 
 #include "common/pages/gpu_monitor.h"
 

@@ -1,5 +1,5 @@
 // The kernels for x86-64 processors with AVX2 and F16C: all since about 2013. Compiled for those;
-// see kernels_body.h for what may not be used here.
+// kernels_body.h lists what must not be used here.
 
 #include <immintrin.h>
 

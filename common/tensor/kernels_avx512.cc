@@ -1,9 +1,9 @@
-// Optimizer steps for x86-64 processors with AVX-512 F. Compiled for those; see kernels_body.h
-// for what may not be used here.
+// Optimizer steps for x86-64 processors with AVX-512 F. Compiled for those; kernels_body.h lists
+// what must not be used here.
 //
-// Only those with a state: they have more arrays in flight and more arithmetic per byte. Plain SGD,
-// additions, copies and conversions came out as fast or faster in AVX2 (payloads have odd
-// addresses, and then every 64-byte load touches two cache lines). Figures in bench/RESULTS.md.
+// Only steps with state: they touch more arrays and do more arithmetic per byte. Plain SGD,
+// additions, copies and conversions were as fast or faster in AVX2 (payloads have odd addresses,
+// and then every 64-byte load touches two cache lines). Figures in bench/RESULTS.md.
 
 #include <immintrin.h>
 

@@ -1,5 +1,4 @@
-// What a step is, and its constants; the arithmetic is in common/tensor/kernels_body.h. Before: the
-// aggregator's sum of gradients. After: a new parameter version.
+// Computes the constants of a step. The arithmetic is in common/tensor/kernels_body.h.
 
 #include "common/tensor/optimizer.h"
 

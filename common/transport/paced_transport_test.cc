@@ -1,5 +1,5 @@
-// What the suite for all transports (transport_test.cc) does not see: that payloads are really read
-// in place, when they are let go, how ends that cannot share go on, and what hostile frames do.
+// Tests beyond the suite for all transports (transport_test.cc): payloads are read in place and
+// released in time, ends without shared memory fall back, hostile frames are refused.
 
 #include "common/transport/paced_transport.h"
 

@@ -1,6 +1,8 @@
 #pragma once
 
-// Checks what nodes and operators say before anybody works with it. Pure.
+// Validates messages of nodes and operators before they are used. Pure.
+//
+// Called by: coordinator/cluster. Calls: nothing.
 
 #include <cstdint>
 #include <string>
@@ -15,11 +17,11 @@ namespace poseidon {
 /// The host in gRPC's name of a peer ("ipv4:10.0.0.1:4711", "ipv6:%5B::1%5D:4711"); "" for others.
 std::string host_of_peer(const std::string& peer);
 
-/// FAILED_PRECONDITION unless `theirs` is our protocol version; `who` speaks it.
+/// FAILED_PRECONDITION unless `theirs`, the version of `who`, is our protocol version.
 absl::Status check_protocol_version(std::uint32_t theirs, const std::string& who);
 
 /// The node behind a Join that came from `peer_host`: FAILED_PRECONDITION for another protocol
-/// version, INVALID_ARGUMENT for fields that make no sense. A wildcard host becomes `peer_host`.
+/// version, INVALID_ARGUMENT for invalid fields. A wildcard host becomes `peer_host`.
 absl::StatusOr<NodeInfo> admit(const v1::Join& join, const std::string& peer_host);
 
 /// Text from the wire, fit for one log line: control characters become spaces, long text is cut.

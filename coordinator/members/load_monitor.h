@@ -1,10 +1,10 @@
 #pragma once
 
-// What each node's process costs its machine over the last seconds, out of running totals in
+// Computes the recent load of each node's process on its machine from the running totals in
 // heartbeats. Pure.
 //
-// Before: coordinator/cluster/cluster.h took a heartbeat. After: `poseidon status`, `poseidon top`
-// and `poseidon doctor` show who shares a machine, and who wants more of it than there is.
+// Called by: coordinator/cluster/cluster.h for each heartbeat; `poseidon status`, `poseidon top`
+// and `poseidon doctor` show which nodes share a machine and which lack cores. Calls: nothing.
 
 #include <cstdint>
 #include <deque>
@@ -21,16 +21,16 @@ struct LoadTotals {
   std::uint64_t machine = 0;                         ///< equal on one machine; 0: unknown
   std::uint32_t cores = 0;                           ///< that the process may use
   double cpu_seconds = 0.0, cpu_wait_seconds = 0.0;  ///< of all its threads together
-  double disk_seconds = 0.0;                         ///< servers: that the disk thread was writing
-  std::uint64_t disk_bytes = 0;                      ///< servers: what it wrote
-  std::uint64_t disk_waiting = 0;  ///< servers: pieces that wait for it; no total, but just now
+  double disk_seconds = 0.0;       ///< servers: time in which the disk thread wrote
+  std::uint64_t disk_bytes = 0;    ///< servers: bytes written
+  std::uint64_t disk_waiting = 0;  ///< servers: pieces that wait for the disk now; not a total
 };
 
 /// As LoadStatus.
 struct LoadRates {
   std::uint64_t machine = 0;                    ///< as in LoadTotals
   std::uint32_t cores = 0;                      ///< likewise
-  double cores_used = 0.0, cores_wanted = 0.0;  ///< wanted: besides those, had they been free
+  double cores_used = 0.0, cores_wanted = 0.0;  ///< wanted: more that it would have used
   double disk_share = 0.0;                      ///< of the time, 0..1
   double disk_bytes_per_s = 0.0;                ///< while it was writing
   std::uint64_t disk_waiting = 0;               ///< pieces
@@ -39,13 +39,13 @@ struct LoadRates {
 class LoadMonitor {
  public:
   static constexpr Nanoseconds kWindow = std::chrono::seconds(5);
-  static constexpr std::size_t kMaxSamples = 64;  ///< per node; older ones go first
+  static constexpr std::size_t kMaxSamples = 64;  ///< per node; the oldest are dropped
 
-  /// Totals that go back mean a new process: its older samples are dropped. (The time without a
-  /// core may go back, when a thread ends.)
+  /// Totals that decrease mean a new process: drops its older samples. (The time without a core may
+  /// decrease when a thread ends.)
   void add(NodeId node, const LoadTotals& totals, Nanoseconds now);
   void remove(NodeId node) { nodes_.erase(node); }
-  /// Nothing before two heartbeats.
+  /// nullopt before two heartbeats.
   std::optional<LoadRates> rates(NodeId node) const;
 
  private:

@@ -1,18 +1,18 @@
 #pragma once
 
 // Who is in the cluster: join, heartbeat, leave, lease expiry, as a pure state machine.
-// Before: coordinator/cluster/cluster.h decoded a message and knows `now`. After: job_run hears who
-// came and went.
+//
+// Called by: coordinator/cluster/cluster.h, for each message and many times a second, with `now`;
+// it tells coordinator/job/job_run.h of joins and departures. Calls: nothing.
 //
 // Invariants
 //  1. A NodeId is given once in the life of the object.
 //  2. Two members of one role never have the same address (a worker without one is not compared).
 //  3. A member is gone after the first expire() beyond its deadline: one lease after its last sign
-//     of life. A sign of life is a message, and the end of its stream (its machine said so); of
-//     one that is silent, that the job trains with it (job_advanced).
-//  4. Silence proves nothing while we ourselves were cut off or asleep, and that time does not
-//     count:
-//     a. asleep (frozen, starved): expire(), which is called many times a second, was not called
+//     of life. A sign of life is a message or the end of its stream (its machine reported it). For
+//     a silent node, progress of the job that needs it counts, too (job_advanced).
+//  4. Silence does not count while the coordinator itself was cut off or asleep: a. asleep (frozen,
+//     starved): expire(), which is called many times a second, was not called
 //        for two heartbeats;
 //     b. cut off: all of the job's members (without a job: all members) were silent for more than
 //        two heartbeats, and at least two of them have a stream. It ends with the next sign of life
@@ -41,7 +41,7 @@ using NodeId = StrongId<struct NodeIdTag, std::uint64_t>;
 enum class NodeRole { kWorker, kServer };
 const char* role_name(NodeRole role);  ///< "worker", "server"
 
-/// What a node said of itself, checked.
+/// A node's own description, checked.
 struct NodeInfo {
   NodeId id;
   NodeRole role = NodeRole::kWorker;
@@ -50,13 +50,13 @@ struct NodeInfo {
   std::string metrics_address;
   std::string software_version;
   std::string store_identity;     ///< of a server's data directory; "" for a worker
-  Epoch newest_epoch;             ///< of which there is a checkpoint in it; 0: of none
+  Epoch newest_epoch;             ///< newest epoch with a checkpoint in it; 0: none
   std::uint32_t process_id = 0;   ///< for people
   std::uint64_t incarnation = 0;  ///< of the process; see Join
-  std::string peer_host;          ///< where the coordinator sees it
+  std::string peer_host;          ///< its address as the coordinator sees it
 };
 
-/// Not another process at the same address.
+/// Whether both are the same process, not just the same address.
 bool is_same_process(const NodeInfo& one, const NodeInfo& other);
 
 /// Server: "10.0.0.2:4711". Worker: "10.0.0.2:40123, process 1234"; without an address its host.
@@ -64,26 +64,26 @@ std::string node_place(const NodeInfo& node);
 /// "worker 10.0.0.2:4711".
 std::string node_text(const NodeInfo& node);
 
-/// The address of the server among them that has this data directory now; "" when there is none.
+/// The address of the server that has this data directory now; "" when there is none.
 std::string store_address(const std::vector<NodeInfo>& nodes, const std::string& identity);
 
 struct MembershipOptions {
   Nanoseconds lease = Milliseconds(3000);     ///< silence after which a node is gone
-  Nanoseconds heartbeat = Milliseconds(500);  ///< how often nodes are asked to speak
+  Nanoseconds heartbeat = Milliseconds(500);  ///< interval of heartbeats
   std::size_t max_nodes = 1024;               ///< further joins are refused
-  /// What a node takes to come back once the coordinator answers: a try that hangs (5 s) and the
-  /// longest back-off (2 s) of common/node/control_client.cc, and some.
+  /// Time that a node needs to rejoin once the coordinator answers: a hanging attempt (5 s) and the
+  /// longest back-off (2 s) of common/node/control_client.cc, with some margin.
   Nanoseconds return_time = std::chrono::seconds(10);
-  /// As long as nodes go on alone by default (--coordinator-away-s).
+  /// As long as nodes continue without the coordinator by default (--coordinator-away-s).
   Nanoseconds isolation_limit = std::chrono::hours(1);
-  /// How long a node may be silent while the job's progress shows that it is at work. What it has
-  /// not told of by then is lost to the metrics, and the job goes back before it.
+  /// How long a node may be silent while the job's progress shows that it works. After that its
+  /// unreported iterations are missing in the metrics, and the job rolls back to before them.
   Nanoseconds vouched_limit = std::chrono::minutes(2);
 };
 /// The lease must hold at least two heartbeats, so that one lost beat kills nobody.
 absl::Status validate(const MembershipOptions& options);
 
-/// One node's end, with the reason for people.
+/// A node's departure, with the reason for people.
 struct Departure {
   NodeInfo node;
   std::string reason;     ///< "was silent for 3.1 s (lease 3.0 s)"
@@ -99,48 +99,51 @@ class Membership {
   /// member of that role has the same address (worth another try: its lease may be running out).
   absl::StatusOr<NodeId> join(NodeInfo node, Nanoseconds now);
 
-  /// Members of an earlier life of the coordinator, with the ids they had, their streams yet to
-  /// come back. Until the first sign of life of anybody we take ourselves for cut off. Before
-  /// everything else.
+  /// Restores the members of an earlier coordinator process, with their ids; their streams are
+  /// expected back. Until the first sign of life of any member the coordinator counts as cut off.
+  /// Call it first.
   void restore(const std::vector<NodeInfo>& nodes, Nanoseconds now);
 
-  /// Ids up to this one were given in an earlier life, to nodes that will not come back by them.
+  /// Skips ids up to this one, which an earlier process gave to nodes that will not return with
+  /// them.
   void skip_ids(NodeId last) { next_id_ = std::max(next_id_, last.next()); }
 
-  /// Whose silence tells that we are cut off: the nodes of the job in progress. Empty: all members.
+  /// Sets the nodes whose silence shows that the coordinator is cut off: those of the current job.
+  /// Empty: all members.
   void set_job(const std::vector<NodeId>& nodes);
 
   /// Any message of the node counts as a sign of life. False: no such member.
   bool heard_from(NodeId id, Nanoseconds now);
 
-  /// Somebody has finished an iteration that nobody had before, and all of `needed` had to take
-  /// part in the one before it. Who of them is silent is cut off from us alone: it keeps its place
-  /// for another lease each time, up to vouched_limit. One that died after it had sent its last
-  /// gradient seems to live for two such iterations; so whose stream has ended needs three.
+  /// A worker has finished a new iteration, and all of `needed` had to take part in the one before
+  /// it. So a silent node among them is only cut off from the coordinator: it keeps its place for
+  /// another lease each time, up to vouched_limit. A node that died after it had sent its last
+  /// gradient seems alive for two such iterations, so a node whose stream has ended needs three.
   void job_advanced(const std::vector<NodeId>& needed, Nanoseconds now);
-  /// Silent for longer than this, while the job's progress vouches for them. In NodeId order.
+  /// Nodes that are silent for longer than this while the job's progress shows that they work. In
+  /// NodeId order.
   std::vector<NodeId> vouched_for(Nanoseconds silent, Nanoseconds now) const;
-  /// The job has nothing left to do but to hear from these: those that have proved to be at work in
-  /// their silence have until vouched_limit.
+  /// The job only waits for reports of these nodes: those whose work was shown during their silence
+  /// have until vouched_limit.
   void await(const std::vector<NodeId>& nodes);
 
-  /// Its stream ended without a word; it may come back within its lease. False: no such member.
+  /// Its stream ended without Leave; it may return within its lease. False: no such member.
   bool detach(NodeId id, const std::string& reason, Nanoseconds now);
   /// It is back, on a new stream. False when no member has this id, role, address and process.
   bool attach(const NodeInfo& node, Nanoseconds now);
 
-  /// Said goodbye, or will not come back. Nothing when it is no member (any more).
+  /// The node left or will not return. nullopt when it is not a member.
   std::optional<Departure> leave(NodeId id, const std::string& reason, Nanoseconds now);
 
   /// Removes and returns those whose time has run out, in NodeId order. Call many times a second.
   std::vector<Departure> expire(Nanoseconds now);
 
-  /// Since when nobody was heard, while we take ourselves for cut off.
+  /// The time since which no member was heard, while the coordinator counts as cut off.
   const std::optional<Nanoseconds>& isolated_since() const { return isolated_since_; }
-  /// A member at this node's address, or with its store, which one process has at a time (a
-  /// container comes back with another address), that is not what it was: without a stream, or,
-  /// where another process has the address now, silent for longer than the lease (when all machines
-  /// of a cluster lose their power, no stream breaks and nobody is given up).
+  /// A departed member that `node` replaces. It has the node's address or its store, which only one
+  /// process has at a time (a container may return with another address). It has no stream, or
+  /// another process has its address now and it has been silent for longer than the lease. (When
+  /// all machines of a cluster lose power, no stream breaks and no member is removed.)
   std::optional<NodeId> gone_from(const NodeInfo& node, Nanoseconds now) const;
   /// In NodeId order, that is, in order of joining.
   std::vector<NodeInfo> nodes() const;
@@ -155,25 +158,25 @@ class Membership {
     Nanoseconds deadline{0};
     bool attached = true;
     std::string detached_why;
-    std::uint64_t advances = 0;  ///< of the job, when it was last heard
-    bool vouched = false;        ///< since then the job's progress has shown that it is at work
+    std::uint64_t advances = 0;  ///< the job's advances when it was last heard
+    bool vouched = false;        ///< since then the job's progress has shown that it works
   };
 
-  /// Whether the silence of this one counts for being cut off.
+  /// Whether this node's silence counts as evidence of being cut off.
   bool is_witness(NodeId id) const { return job_.empty() || job_.count(id) > 0; }
   std::size_t witness_streams() const;
   void sign_of_life(Member& member, Nanoseconds now);
-  /// Looks whether we are cut off by now; before every event.
+  /// Checks whether the coordinator is cut off; before every event.
   void observe(Nanoseconds now);
   void end_isolation(Nanoseconds now);
-  /// Nobody's silence from now - duration to now counts.
+  /// Extends all deadlines by `duration`, during which the coordinator could not receive.
   void forgive(Nanoseconds duration, Nanoseconds now);
 
   const MembershipOptions options_;
   NodeId next_id_{1};
   std::map<NodeId, Member> members_;
   std::set<NodeId> job_;
-  std::uint64_t advances_ = 0;  ///< how often the job has
+  std::uint64_t advances_ = 0;  ///< how often the job has advanced
   std::optional<Nanoseconds> isolated_since_;
   std::optional<Nanoseconds> last_expire_;
 };

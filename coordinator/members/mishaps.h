@@ -1,11 +1,11 @@
 #pragma once
 
-// Nodes that failed or died before an iteration that was new was made with them, and those that
-// others do not reach, by where they ran. A process that is started again and again must not stop
-// the others again and again: from its place nobody is taken for a while, which doubles with each.
-// Pure.
+// Remembers, by place, nodes that failed before they completed a new iteration, and nodes that
+// others cannot reach. A process that fails and restarts repeatedly must not stop the others each
+// time: nodes from its place are refused for a pause that doubles with each failure. Pure.
 //
-// Before: job_run.h saw a newcomer fail. After: job_run.h asks who may take a place.
+// Called by: coordinator/job/job_run.h, when a newcomer fails and when it chooses a node for a
+// place. Calls: nothing.
 
 #include <map>
 #include <string>
@@ -16,8 +16,8 @@
 namespace poseidon {
 
 struct MishapOptions {
-  /// From the second on of the newcomers in a row from one place: until the next one from there is
-  /// taken in. Doubles with each.
+  /// The pause from the second successive failure at one place, until the next node from there is
+  /// accepted. Doubles with each.
   Nanoseconds first_pause = std::chrono::seconds(10);
   Nanoseconds longest_doubled_pause = std::chrono::hours(1);
 };
@@ -26,20 +26,20 @@ class Mishaps {
  public:
   explicit Mishaps(MishapOptions options) : options_(options) {}
 
-  /// `cost`: what the others waited for it. A pause is worth a multiple of that.
+  /// `cost`: the time that the others waited for it. A pause is a multiple of that.
   void count(const NodeInfo& newcomer, Nanoseconds cost, Nanoseconds now);
-  /// One came from where `node` is.
+  /// Whether a failed node came from the place of `node`.
   bool knows(const NodeInfo& node) const;
-  /// `needed`: without it the job could not go on, so that a short pause must do.
+  /// `needed`: the job cannot continue without it, so the pause is short.
   bool may_try(const NodeInfo& node, bool needed, Nanoseconds now) const;
-  /// It has shown what it can do.
+  /// The node has proved itself: clears its place.
   void forget(const NodeInfo& node);
 
  private:
   struct InARow {
     int count = 0;
     Nanoseconds last{0};   ///< when
-    Nanoseconds until{0};  ///< who comes from there is not taken before, unless it is needed
+    Nanoseconds until{0};  ///< nodes from there are not accepted before, unless needed
   };
 
   const MishapOptions options_;

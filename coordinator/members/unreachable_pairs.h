@@ -1,11 +1,11 @@
 #pragma once
 
-// Which node does not reach which, since the last iteration that was new: a network that is torn in
-// part keeps two nodes apart that both reach the coordinator, and only what several of them say
-// tells whose card, cable or firewall it is. Pure.
+// Tracks which nodes cannot reach each other since the last new iteration. A partial network
+// failure separates two nodes that both reach the coordinator, and only several reports together
+// show whose card, cable or firewall is at fault. Pure.
 //
-// Before: job_run.h heard that a node does not get an answer from another. After: job_run.h asks
-// whom the job should try to do without.
+// Called by: coordinator/job/job_run.h, when a node reports that another does not answer, and when
+// it chooses the node to exclude. Calls: nothing.
 
 #include <cstddef>
 #include <map>
@@ -19,19 +19,19 @@ namespace poseidon {
 
 class UnreachablePairs {
  public:
-  /// `one` says in this epoch that it does not reach `other`.
+  /// `one` reports in this epoch that it cannot reach `other`.
   void add(NodeId one, NodeId other, Epoch epoch);
-  /// One of the two was of such a pair in an earlier epoch: what is between them lasts.
+  /// Whether one of the two was in such a pair in an earlier epoch: the fault persists.
   bool known_before(NodeId one, NodeId other, Epoch epoch) const;
-  /// From how many others it is cut off, whoever said so.
+  /// The number of nodes that it cannot reach or that cannot reach it.
   std::size_t count(NodeId node) const;
-  /// The node is gone; what is started in its place has another id.
+  /// The node is gone; a replacement has another id.
   void forget(NodeId node);
-  /// An iteration that is new shows that all reach each other.
+  /// A new iteration shows that all nodes reach each other.
   void clear() { pairs_.clear(); }
 
  private:
-  std::map<std::pair<NodeId, NodeId>, Epoch> pairs_;  ///< the lower id first: in which epoch first
+  std::map<std::pair<NodeId, NodeId>, Epoch> pairs_;  ///< lower id first: first epoch of a report
 };
 
 }  // namespace poseidon

@@ -1,8 +1,10 @@
 #pragma once
 
-// Numbers for the planner when nobody has measured yet, and the decision to plan again when
-// somebody has. Pure. Before: a measurement at the start of a job, or the operator's words. After:
-// planner.h.
+// Assumed speeds for the planner before any measurement, and the decision to plan again after
+// measurements. Pure.
+//
+// Called by: coordinator/job/job_run.h and `poseidon plan`, with measurements or the operator's
+// figures. Calls: planner.h.
 
 #include <cstdint>
 #include <optional>
@@ -16,7 +18,7 @@
 
 namespace poseidon {
 
-/// What is known of machines that all are alike.
+/// Known speeds of a cluster of equal machines.
 struct AssumedMachines {
   /// Of a matrix product. Unset: as fast as it trains, or kDefaultDeviceOpsPerS if that is unset
   /// too.
@@ -37,7 +39,7 @@ Calibration assume_calibration(const std::vector<PlannerLayer>& layers, std::int
 
 // ---- planning again ----
 
-/// When a plan is old enough to be made anew. Hysteresis: far for long, and worth it.
+/// When to make a new plan. Hysteresis: the deviation must be large, persistent and worth it.
 struct ReplanOptions {
   double far = 0.2;  ///< of the assumed compute time; half of it counts as near again
   int patience =
@@ -45,7 +47,7 @@ struct ReplanOptions {
   double least_gain = 0.03;  ///< of the predicted iteration; less is not worth an interruption
 };
 
-/// What to remember from one decision to the next; begin with {}, and again after every new plan.
+/// State between decisions; begin with {}, also after every new plan.
 struct ReplanState {
   int far_for = 0;  ///< measurements
 };
@@ -53,15 +55,15 @@ struct ReplanState {
 struct ReplanDecision {
   ReplanState state;         ///< for the next decision
   double drift = 0.0;        ///< sum of the layers' differences over the assumed compute time
-  std::optional<Plan> plan;  ///< the better one; unset: the plan in force stays
-  /// Once far for long: an iteration as planned now, and as it could be.
+  std::optional<Plan> plan;  ///< the better one; unset: keep the current plan
+  /// Once the deviation persists: the predicted iteration of the current plan and of a better one.
   double now_s = 0.0, better_s = 0.0;
-  std::string reason;  ///< for people; "" while there is nothing to tell
+  std::string reason;  ///< for people; "" when there is none
 };
 
 /// `in_force` was made from `input` (with its calibration); `measured` are the same layers' times
 /// now, means over some iterations. INVALID_ARGUMENT when they do not fit. The new plan is for the
-/// members of `input`, whose calibration it corrects; its epoch is the caller's business.
+/// members of `input`, whose calibration it corrects; the caller sets its epoch.
 absl::StatusOr<ReplanDecision> consider_replan(const PlannerInput& input, const Plan& in_force,
                                                const std::vector<LayerTimes>& measured,
                                                ReplanState state,

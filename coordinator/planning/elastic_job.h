@@ -1,16 +1,16 @@
 #pragma once
 
-// What becomes of a job when it goes on with another number of workers than it began with. Pure.
+// Adapts a job to another number of workers than it began with. Pure.
 //
 // membership.batch "per_worker" (the default): each worker's batch K stays, the batch of all grows
 // and shrinks with them, and the learning rate in proportion (Goyal et al. 2017, "Accurate, large
 // minibatch SGD", section 2.1, linear scaling), that of every iteration: a schedule's minimum too.
-// "global": the batch of all stays, each worker's is
-// its share, and the learning rate stays; numbers of workers that do not divide it are not used.
-// Both are exact restatements of the job file: a run that began so would do the same steps.
+// "global": the batch of all stays, each worker's is its share, and the learning rate stays;
+// numbers of workers that do not divide it are not used. Both rewrite the job file exactly: a run
+// started with the new file would make the same steps.
 //
-// Before: coordinator/job/job_run.h knows how many workers there are. After: the nodes get the
-// text.
+// Called by: coordinator/job/job_run.h, with the number of workers; the nodes get the new text.
+// Calls: common/job/job.h.
 
 #include <cstdint>
 #include <string>
@@ -25,7 +25,7 @@ struct ElasticJob {
   double learning_rate_factor = 1.0;  ///< of the rate in the job file
 };
 
-/// INVALID_ARGUMENT when the job cannot be worked by so many.
+/// INVALID_ARGUMENT when the job does not allow this number.
 absl::StatusOr<ElasticJob> job_with_workers(const std::string& job_json, std::uint32_t begun_with,
                                             std::uint32_t workers);
 

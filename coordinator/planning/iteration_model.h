@@ -1,22 +1,23 @@
 #pragma once
 
-// Plays one iteration on paper: how long it takes for a choice of scheme per layer. Pure.
-// Before: link_model.h says which bytes cross which link. After: scheme_search.h compares
-// choices.
+// Simulates one iteration: predicts its time for a choice of scheme per layer. Pure.
+//
+// Called by: scheme_search.h, which compares choices. Calls: link_model.h, which says which bytes
+// cross which link.
 //
 // The model (docs/decisions/0007-whole-iteration-cost-model.md says why, and from where)
 //  1. Device, one thing at a time: backward of the layers last to first, then forward first to
-//     last; forward(l) waits for the parameters of layer l alone. Rebuild products take their
-//     turn in the order of arrival, between two layers.
+//     last; forward(l) waits only for the parameters of layer l. Rebuild products take their turn
+//     in the order of arrival, between two layers.
 //  2. A PS layer is ready to go when its backward is done. Its pieces (one chunk per server) are
 //     pushed, summed, and sent back. An SFB layer sends its factors, and when those of all workers
 //     are in, rebuilds its gradient on the device; in exchange its backward leaves the weight's
 //     out.
-//  3. Each link (one direction of one NIC) carries what the next forward needs first, but for what
-//     its streams have taken before: that much is in front of every piece that finds it there. A
-//     piece ends when the last link has carried it. The servers sum in the same order.
-//  4. Before the last forward ends every layer has arrived. So nothing is left on any link when the
-//     next backward begins, and one iteration played from there is the steady state.
+//  3. Each link (one direction of one NIC) carries first what the next forward needs first, except
+//     for the bytes that its streams hold already, which are ahead of every new piece. A piece ends
+//     when the last link has carried it. The servers sum in the same order.
+//  4. Before the last forward ends every layer has arrived. So all links are empty when the next
+//     backward begins, and one iteration simulated from there is the steady state.
 // All workers behave alike; times are those of a fluid without losses, congestion or framing.
 
 #include <cstdint>
@@ -42,8 +43,8 @@ struct ModelLayer {
 struct IterationModel {
   std::vector<ModelLayer> layers;  ///< forward order
   std::vector<LinkLoad> links;
-  double latency_s = 0.0;         ///< of every hop between machines
-  double in_flight_s = 0.0;       ///< how long a link carries what its streams can have taken
+  double latency_s = 0.0;    ///< of every hop between machines
+  double in_flight_s = 0.0;  ///< time in which a link carries the bytes that its streams may hold
   double sum_s_per_byte = 0.0;    ///< busiest server, per byte of a PS layer
   double hot_s_per_byte = 0.0;    ///< a NIC in front of a server that owns a layer alone
   double largest_share = 1.0;     ///< of the servers' shares
@@ -59,8 +60,8 @@ IterationModel make_iteration_model(std::vector<ModelLayer> layers, const LinkMo
 
 struct IterationPrediction {
   double iteration_s = 0.0;
-  double compute_s = 0.0;       ///< on one worker that has nothing to synchronise
-  std::vector<double> stall_s;  ///< by layer: how long the device stands still before its forward
+  double compute_s = 0.0;       ///< on one worker without synchronisation
+  std::vector<double> stall_s;  ///< by layer: how long the device waits before its forward
   std::vector<double> sync_s;   ///< by layer: from the end of its backward to its new parameters
 };
 

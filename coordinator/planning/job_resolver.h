@@ -1,7 +1,10 @@
 #pragma once
 
-// The job file's text -> what coordinating it needs. A function, so that the cluster knows neither
-// the job format nor the engine; main() wires the real one, tests their own.
+// Extracts from the text of a job file what the coordinator needs. It is passed as a function, so
+// that the cluster depends neither on the job format nor on the engine.
+//
+// Called by: coordinator/cluster; main() passes the real function, tests their own. Calls:
+// common/job/job.h, models/net/net.h.
 
 #include <cstdint>
 #include <functional>
@@ -34,13 +37,12 @@ struct ResolvedJob {
   NormScope norm_scope = NormScope::kNone;
   std::vector<PlannerLayer> layers;                ///< parameter layers, forward order
   std::function<double(Iteration)> learning_rate;  ///< pure
-  /// Pure; see coordinator/planning/elastic_job.h. Null: only ever with as many workers as it began
-  /// with.
+  /// Pure; see coordinator/planning/elastic_job.h. Null: the number of workers cannot change.
   std::function<absl::StatusOr<ElasticJob>(std::uint32_t begun_with, std::uint32_t workers)>
       with_workers;
 };
 
-/// INVALID_ARGUMENT when the job is wrong; the message names the key. Any thread.
+/// INVALID_ARGUMENT when the job is invalid; the message names the key. Any thread.
 using JobResolver = std::function<absl::StatusOr<ResolvedJob>(const std::string& job_json)>;
 
 /// What planning needs of a network.

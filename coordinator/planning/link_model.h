@@ -1,11 +1,13 @@
 #pragma once
 
-// Which bytes of a layer cross which network card. Pure.
-// Before: addresses say who shares a machine, a calibration says how fast its NIC is. After:
-// iteration_model.h plays an iteration over the links, placement.h gives chunks by the shares.
+// Models which bytes of a layer cross which NIC. Addresses show which nodes share a machine; a
+// calibration has the speed of its NIC. Pure.
 //
-// A machine has one NIC that sends and receives at once. What workers and servers of one machine
-// give each other goes through shared memory and never touches it.
+// Called by: iteration_model.h, which simulates an iteration over the links; time_rule.h, whose
+// shares placement.h uses. Calls: nothing.
+//
+// A machine has one NIC that sends and receives at once. Traffic between nodes of one machine goes
+// through shared memory and does not use it.
 
 #include <cstddef>
 #include <string>
@@ -16,16 +18,15 @@
 
 namespace poseidon {
 
-/// What a card carries of a job, by what it carries of one stream alone: many streams start, wait
-/// for each other and end. Where links are what all wait for, iterations took 1.01 to 1.03 times as
-/// long as without this factor (bench/RESULTS.md, `modern`); and a plan that counts on the last
-/// percent of a link waits for it.
+/// The throughput of a NIC for a job, relative to that of a single stream: many streams start, wait
+/// for each other and end. Where links are the bottleneck, iterations took 1.01 to 1.03 times as
+/// long as predicted without this factor (bench/RESULTS.md, `modern`).
 inline constexpr double kSharedLinkEfficiency = 0.98;
 
 struct Machine {
   NicSpeed nic;                      ///< kSharedLinkEfficiency included
   std::size_t workers = 0;           ///< how many are on it
-  std::size_t contributors = 0;      ///< of those, how many give gradients to servers themselves
+  std::size_t contributors = 0;      ///< of those, how many send gradients to servers themselves
   std::size_t led_elsewhere = 0;     ///< and how many to a relay on another machine
   std::size_t guests = 0;            ///< workers elsewhere whose relay is here
   std::vector<std::size_t> servers;  ///< ServerIndex of those on it
@@ -43,8 +44,7 @@ struct LinkModel {
 
 /// Workers and servers of one machine share it. A machine's NIC is the fastest that one of its
 /// nodes saw (each was measured alone), times kSharedLinkEfficiency. `calibration` has a NicSpeed
-/// for every node. `leaders` as in Plan: what workers give a leader of their machine stays there
-/// too.
+/// for every node. `leaders` as in Plan: traffic to a leader on the same machine stays there, too.
 LinkModel make_link_model(const std::vector<std::string>& worker_addresses,
                           const std::vector<std::string>& server_addresses,
                           const std::vector<WorkerRank>& leaders, const Calibration& calibration);
@@ -56,17 +56,17 @@ struct LinkLoad {
   double factor_s_per_byte = 0.0;  ///< per byte of one worker's factors
 };
 
-/// The links that can hold an iteration up, for servers that own these shares of every layer (by
-/// ServerIndex, sum 1). A link that has no more of anything to carry than another one never
-/// finishes later, so it is left out: a symmetric cluster of any size has one link. At most
+/// The links that can delay an iteration, for servers that own these shares of every layer (by
+/// ServerIndex, sum 1). A link that carries no more than another one in every respect never
+/// finishes later, so it is omitted: a symmetric cluster of any size has one link. At most
 /// kMaxLinks, the most loaded ones.
 inline constexpr std::size_t kMaxLinks = 8;
 std::vector<LinkLoad> link_loads(const LinkModel& cluster, const std::vector<double>& shares);
 
 /// The share of every layer that each server should own so that the busiest NIC is least busy, when
 /// `ps_bytes` of parameters go by PS and each worker has `factor_bytes` of factors to give to each
-/// other one. A machine that only serves has its whole NIC to give; one that works too has what its
-/// worker leaves. By ServerIndex, sum 1; equal where nothing tells the servers apart.
+/// other one. A machine with only servers offers its whole NIC; one with workers offers the rest.
+/// By ServerIndex, sum 1; equal for equal servers.
 std::vector<double> free_bandwidth_shares(const LinkModel& cluster, double ps_bytes,
                                           double factor_bytes);
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// How large chunks are and how much of them is under way, for schemes that are given. Pure.
-// Before: coordinator/planning/planner.h. It asks: coordinator/planning/time_rule.h. After: Plan
-// (common/plan/plan.h).
+// Chooses the size of chunks and the window, for given schemes; both go into the Plan. Pure.
+//
+// Called by: coordinator/planning/planner.h. Calls: coordinator/planning/time_rule.h.
 
 #include <cstdint>
 
@@ -10,8 +10,9 @@
 
 namespace poseidon {
 
-/// What smaller messages must save, as a share of the predicted iteration. Where the model expects
-/// 1.4 % of them 2 to 6 % were measured (bench/RESULTS.md): it has no queues but its own.
+/// What smaller messages must save at least, as a share of the predicted iteration. Where the model
+/// predicts 1.4 %, 2 to 6 % were measured (bench/RESULTS.md), because it only models its own
+/// queues.
 inline constexpr double kLeastGainOfSmallerMessages = 0.01;
 
 struct MessageSizes {

@@ -1,7 +1,9 @@
 #pragma once
 
-// How many nodes a job may have: what the command line checks before it starts anything, and the
-// coordinator before it accepts a job. Pure.
+// Checks the numbers of nodes that a job allows. Pure.
+//
+// Called by: the command line, before it starts any process, and the coordinator, before it accepts
+// a job. Calls: nothing.
 
 #include <cstdint>
 
@@ -16,8 +18,8 @@ struct NodeLimits {
   std::int64_t replicas = 1;  ///< checkpoint.replicas: no more than there are servers
 };
 
-/// INVALID_ARGUMENT, with the job's keys, for counts that it does not allow. 0: as many as there
-/// will be, so nothing to check yet.
+/// INVALID_ARGUMENT, with the job's keys, for counts that it does not allow. 0: not known yet, so
+/// not checked.
 absl::Status check_node_counts(const NodeLimits& limits, std::int64_t workers,
                                std::int64_t servers);
 

@@ -1,7 +1,9 @@
 #pragma once
 
-// (network, batch, members, sync options) -> Plan. Pure.
-// Before: the job is resolved and its nodes are known. After: job_run sends the plan to every node.
+// Makes a Plan from network, batch, members and sync options. Pure.
+//
+// Called by: coordinator/job/job_run.h, with a resolved job and its nodes; it sends the plan to
+// every node. Calls: time_rule.h, message_sizes.h, local_groups.h, placement.h, tensor_rules.h.
 
 #include <cstdint>
 #include <optional>
@@ -18,11 +20,11 @@
 namespace poseidon {
 
 /// What the shortest predicted iteration must save over the byte rule's before a *measured*
-/// calibration may leave the byte rule: two runs of one job measure a little differently, schemes
-/// round differently, and the same job should give the same bytes. A share of the iteration.
+/// calibration may leave the byte rule: measurements of two runs differ a little, schemes round
+/// differently, and the same job should give the same bits. A share of the iteration.
 inline constexpr double kLeastMeasuredGain = 0.02;
 
-/// What planning needs to know of one parameter layer.
+/// The properties of one parameter layer that planning needs.
 struct PlannerLayer {
   std::string name;
   std::string type;                 ///< as in the network file
@@ -41,17 +43,17 @@ struct PlannerInput {
   std::vector<std::string> server_addresses;  ///< by ServerIndex
   SyncSpec sync;
   NormScope norm_scope = NormScope::kNone;  ///< of the job's optimizer
-  /// By rank and ServerIndex, what tells machines apart better than addresses do, in their form;
-  /// empty: the addresses. Of workers that are to be grouped.
+  /// By rank and ServerIndex: names of machines, more reliable than addresses but in the same form;
+  /// empty: use the addresses. For workers that are to be grouped.
   std::vector<std::string> worker_machines, server_machines;
   /// Groups (or none) to keep, as in Plan::leaders; unset: those of sync.plan, or by machine.
   std::optional<std::vector<WorkerRank>> leaders = std::nullopt;
-  /// Unset: cost=time knows no times, so the byte rule chooses and nothing is predicted.
+  /// Unset: cost=time has no times, so the byte rule chooses and there is no prediction.
   std::optional<Calibration> calibration;
 };
 
-/// How many nodes of each kind, and how many workers give gradients to the servers: all, or, with
-/// local aggregation, one for each group.
+/// The numbers of nodes of each kind, and of workers that send gradients to servers: all, or, with
+/// local aggregation, one per group.
 struct NodeNumbers {
   std::uint32_t workers = 0;
   std::uint32_t servers = 0;
@@ -79,8 +81,8 @@ struct SchemeChoice {
   std::string reason;  ///< for people
 };
 
-/// What sync.scheme says of this layer: "auto", "ps" or "sfb". Under "sfb" for the whole network
-/// what has no factors goes by PS.
+/// The value of sync.scheme for this layer: "auto", "ps" or "sfb". Under "sfb" for the whole
+/// network, layers without factors go by PS.
 std::string_view asked_scheme(const PlannerLayer& layer, const SyncSpec& sync);
 
 /// The byte rule: SFB where it moves at most as many bytes as PS, unless sync.scheme asks
@@ -89,12 +91,12 @@ SchemeChoice choose_scheme(const PlannerLayer& layer, const SchemeCosts& costs,
                            const SyncSpec& sync);
 
 /// INVALID_ARGUMENT when sync.scheme names a layer that the network does not have or wants SFB for
-/// one without factors, or sync.plan (its content, not a path) is none or is of another network;
-/// the message names the key and the remedy.
+/// one without factors, or sync.plan (its content, not a path) is invalid or belongs to another
+/// network; the message names the key and the remedy.
 absl::Status check_sync(const std::vector<PlannerLayer>& layers, const SyncSpec& sync);
 
-/// INVALID_ARGUMENT when input.calibration, which must be set, has numbers that cannot be, or is of
-/// other layers or another number of nodes.
+/// INVALID_ARGUMENT when input.calibration, which must be set, has impossible numbers, or has other
+/// layers or another number of nodes.
 absl::Status check_calibration(const PlannerInput& input);
 
 /// With sync.cost "time" and a calibration: the schemes with the shortest predicted iteration

@@ -1,7 +1,9 @@
 #pragma once
 
 // Finds the schemes with the shortest predicted iteration. Pure and deterministic.
-// Before: iteration_model.h predicts one choice. After: time_rule.h puts the answer into words.
+//
+// Called by: time_rule.h, which explains the result. Calls: iteration_model.h, which predicts one
+// choice.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,9 +15,9 @@
 namespace poseidon {
 
 struct SearchOptions {
-  /// Up to so many free layers every combination is played, as long as work_limit allows it.
+  /// Up to this many free layers every combination is simulated, within work_limit.
   std::size_t exact_limit = 10;
-  /// Layers (and stripes of them) played in all; what bounds the time, about 0.3 us each.
+  /// Limit of simulated layers (and stripes) in total, which bounds the time; about 0.3 us each.
   std::int64_t work_limit = 200'000;
 };
 
@@ -23,9 +25,9 @@ struct SearchResult {
   std::vector<Scheme> schemes;  ///< by layer
   double iteration_s = 0.0;
   /// By layer: the iteration with only this layer's scheme changed; NaN where that is not possible
-  /// or was not played.
+  /// or was not simulated.
   std::vector<double> flipped_s;
-  bool exact = false;  ///< every combination was played
+  bool exact = false;  ///< every combination was simulated
   std::int64_t plays = 0;
 };
 

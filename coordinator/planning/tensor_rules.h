@@ -1,7 +1,8 @@
 #pragma once
 
-// The job's optimizer.layers -> multipliers of every tensor. Pure.
-// Before: the job and the network are known. After: planner.h puts them into the plan.
+// Computes the multipliers of every tensor from the job's optimizer.layers. Pure.
+//
+// Called by: planner.h, which writes them into the plan. Calls: nothing.
 
 #include <string_view>
 #include <vector>
@@ -13,7 +14,7 @@
 namespace poseidon {
 
 /// Gives each tensor the multipliers of the first rule that matches its "<layer>.<tensor>".
-/// INVALID_ARGUMENT for a rule that matches nothing: it would be a typing error that nobody sees.
+/// INVALID_ARGUMENT for a rule that matches nothing: it would be an unnoticed typing error.
 absl::Status apply_tensor_rules(const std::vector<TensorRule>& rules,
                                 std::vector<PlannerLayer>& layers);
 

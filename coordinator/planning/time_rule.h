@@ -2,8 +2,9 @@
 
 // cost=time: predicts the iteration, and chooses the schemes and the servers' shares that make it
 // shortest. Pure.
-// Before: planner.h knows the layers, who asked for what, and a calibration. After: planner.h
-// writes the answer into the plan.
+//
+// Called by: planner.h, with layers, requested schemes and a calibration; it writes the result into
+// the plan. Calls: link_model.h, iteration_model.h, scheme_search.h.
 
 #include <cstdint>
 #include <optional>
@@ -30,7 +31,7 @@ struct TimeRuleInput {
   std::int64_t window_bytes = kWorkerWindowBytes;  ///< as in Plan
   ElementType wire_type = ElementType::kFloat32;
   const Calibration* calibration = nullptr;  ///< fits layers and nodes
-  std::vector<Scheme> by_bytes;              ///< what the byte rule says, and what is pinned
+  std::vector<Scheme> by_bytes;              ///< schemes by the byte rule, and pinned ones
   /// Layers whose scheme may be chosen; the others keep by_bytes. Empty: predict only.
   std::vector<std::size_t> free;
 };
@@ -43,12 +44,12 @@ struct TimeRuleResult {
   std::vector<double> flipped_s;  ///< as in SearchResult
 };
 
-/// What the model needs of the layers, from their sizes and times.
+/// The layers as the model needs them, from their sizes and times.
 std::vector<ModelLayer> model_layers(const std::vector<PlannerLayer>& layers,
                                      std::int64_t batch_size, std::size_t workers,
                                      ElementType wire_type, const Calibration& calibration);
 
-/// What a chunk of `chunk_bytes` of float32 takes on the wire.
+/// Bytes on the wire of a chunk of `chunk_bytes` of float32.
 std::int64_t chunk_bytes_on_wire(std::int64_t chunk_bytes, ElementType wire_type);
 
 /// Never predicts a longer iteration than for by_bytes, or for all free layers by PS or by SFB.

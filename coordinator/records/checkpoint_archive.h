@@ -1,12 +1,12 @@
 #pragma once
 
 // The manifests of committed checkpoints, one small file each under the coordinator's state
-// directory: checkpoints/JOB_ID/EPOCH-ITERATION.json. A checkpoint is committed from the moment
-// that its file is there.
+// directory: checkpoints/JOB_ID/EPOCH-ITERATION.json. A checkpoint is committed once its file
+// exists.
 //
-// Before: coordinator/job/checkpoint_commit.h decides. After: the disk.
+// Called by: coordinator/job/checkpoint_commit.h, which decides. Calls: the disk.
 //
-// Threads: write and remove from any; they work, and call back, as tasks of `disk`.
+// Threads: write and remove may be called on any; they run, and call back, as tasks of `disk`.
 
 #include <filesystem>
 #include <functional>
@@ -25,13 +25,13 @@ class CheckpointArchive {
 
   explicit CheckpointArchive(std::filesystem::path directory) : directory_(std::move(directory)) {}
 
-  /// Of a state directory that is new, or whose folder `load` could read. Otherwise a folder that
-  /// is missing, or its marker, is an error, and `load` and `write` say so.
+  /// Creates the folder in a new state directory, or in one whose folder `load` could read.
+  /// Otherwise a missing folder or marker is an error of `load` and `write`.
   absl::Status create() const;
 
-  /// All manifests that can be read, oldest first. What is none, or cannot be read, is left where
-  /// it is and described in `unreadable`: it is no checkpoint, but somebody may want to look. So is
-  /// a folder with nothing in it, as where a disk is not mounted. Blocks on the disk.
+  /// All readable manifests, oldest first. Other and unreadable files are left in place and
+  /// described in `unreadable` for the operator. So is an empty folder, which may mean that a disk
+  /// is not mounted. Blocks on the disk.
   std::vector<CheckpointManifest> load(std::vector<std::string>& unreadable) const;
 
   /// The file appears whole or not at all.

@@ -1,12 +1,12 @@
 #pragma once
 
-// The committed checkpoints of all jobs, as the operator's commands see them. An export holds one
-// for a moment, so that `checkpoint.keep` does not remove it under the reader's hands. Pure.
+// The committed checkpoints of all jobs, for the operator's commands. An export holds a checkpoint
+// for a moment, so that `checkpoint.keep` does not remove it during the export. Pure.
 //
-// Before: what CheckpointArchive found on disk, and what jobs commit and remove. After: cluster.h
-// answers operators, and removes.
+// Called by: coordinator/cluster/cluster.h, with the checkpoints that CheckpointArchive found and
+// jobs commit and remove; it answers operators and removes. Calls: nothing.
 //
-// Invariant: what is held is not removed before its hold has run out.
+// Invariant: a held checkpoint is not removed before its hold expires.
 
 #include <map>
 #include <string>
@@ -28,28 +28,29 @@ class CheckpointCatalog {
  public:
   void add(CheckpointManifest manifest);
 
-  /// Of files that should be manifests and could not be read: which, and why. Whoever looks for a
-  /// checkpoint in vain, or for the newest, hears of them.
+  /// Manifest files that could not be read, with reasons. Errors about a missing or the newest
+  /// checkpoint mention them.
   void set_unread(std::vector<std::string> files) { unread_ = std::move(files); }
   const std::vector<std::string>& unread() const { return unread_; }
-  /// Why what is the newest here may not be the newest that there is; "" when it is.
+  /// Why the newest checkpoint known here may not be the newest that exists; "" when it is.
   std::string doubt_about_newest() const;
 
   /// By SnapshotId: oldest first.
   const std::map<SnapshotId, CheckpointManifest>& all() const { return all_; }
   std::vector<CheckpointManifest> of_job(const std::string& job_id) const;
-  /// `id` as `checkpoint list` prints it; "": the newest. INVALID_ARGUMENT for text that is none,
-  /// NOT_FOUND where there is no such checkpoint, FAILED_PRECONDITION where there is none at all,
-  /// DATA_LOSS where it, or any, could not be read.
+  /// `id` as `checkpoint list` prints it; "": the newest. INVALID_ARGUMENT for an invalid id,
+  /// NOT_FOUND for an unknown checkpoint, FAILED_PRECONDITION when there is none at all, DATA_LOSS
+  /// when it, or any, could not be read.
   absl::StatusOr<const CheckpointManifest*> find(std::string_view id) const;
 
-  /// Until kCheckpointHold from now. The checkpoint is there.
+  /// Holds an existing checkpoint for kCheckpointHold from now.
   void hold(SnapshotId snapshot, Nanoseconds now);
-  /// `keep` says that it goes. Whether it may now; if not, take_due gives it later.
+  /// checkpoint.keep removes this checkpoint. Returns whether it may be removed now; if not,
+  /// take_due returns it later.
   bool remove(const CheckpointManifest& manifest, Nanoseconds now);
-  /// Those to be removed whose holds have run out.
+  /// Checkpoints to remove whose holds have expired.
   std::vector<CheckpointManifest> take_due(Nanoseconds now);
-  /// A job goes on from it: it stays, whatever remove said.
+  /// A job resumes from it: cancels a pending removal.
   void keep(SnapshotId snapshot) { waiting_.erase(snapshot); }
 
  private:

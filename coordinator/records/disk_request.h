@@ -1,10 +1,10 @@
 #pragma once
 
-// What must be on the coordinator's disk before a job goes on, and may not find room there: asked
-// for, and once more after a pause. Pure.
+// A write that must reach the coordinator's disk before a job continues. When it fails (a full
+// disk), it is repeated after a pause. Pure.
 //
-// Before: job_run.h needs the number of a new epoch, or a manifest. After: it sends the action, and
-// tells here how that ended.
+// Called by: coordinator/job/job_run.h, for the number of a new epoch or a manifest; it sends the
+// action and reports the result here. Calls: nothing.
 
 #include <algorithm>
 #include <string>
@@ -18,27 +18,27 @@ class DiskRequest {
  public:
   static constexpr Nanoseconds kPause = std::chrono::seconds(3);
 
-  /// Neither under way nor refused just now.
+  /// Neither in progress nor refused a moment ago.
   bool is_due(Nanoseconds now) const { return !is_under_way_ && now >= again_; }
   bool is_under_way() const { return is_under_way_; }
-  /// While it is under way.
+  /// The time waited so far; only while in progress.
   Nanoseconds waited(Nanoseconds now) const { return now - asked_; }
   void ask(Nanoseconds now) {
     is_under_way_ = true;
     asked_ = now;
   }
-  /// Answered, be it with no. False when nothing was asked for.
+  /// The request was answered, even if refused. False when there was none.
   bool answer() { return std::exchange(is_under_way_, false); }
-  /// The answer was no. Whether the reason is another one than before.
+  /// The request was refused. Returns whether the reason is new.
   bool refused(const std::string& why, Nanoseconds now) {
     is_under_way_ = false;
     again_ = now + kPause;
     return std::exchange(why_, why) != why;
   }
   void granted() { why_.clear(); }
-  /// Why the last one was refused; "" when it was not.
+  /// Reason of the last refusal; "" when the last request was not refused.
   const std::string& why() const { return why_; }
-  /// So long nobody could answer.
+  /// Excludes `duration`, during which no answer was possible, from the waiting time.
   void forgive(Nanoseconds duration, Nanoseconds now) { asked_ = std::min(asked_ + duration, now); }
 
  private:

@@ -1,11 +1,12 @@
 #pragma once
 
-// What the coordinator keeps on disk of the job in progress, so that another process can go on with
-// it. Pure: to JSON and back, trusting nothing.
+// The record of the current job on the coordinator's disk, from which another process can resume
+// it. Pure: converts to JSON and back, checking everything.
 //
-// Before: cluster.cc stores it when the job was submitted, when training starts, when a
-// recovery begins, and when there is a checkpoint to go back to. After: cluster_return.cc, in the
-// next process. How far the run is, metrics.jsonl says.
+// Called by: coordinator/cluster/cluster.cc, which stores it when the job is submitted, when
+// training starts, when a recovery begins and when the first checkpoint exists; cluster_return.cc,
+// which reads it in the next process. metrics.jsonl tells the run's progress. Calls:
+// common/files/checked_json.h.
 
 #include <cstdint>
 #include <optional>
@@ -28,9 +29,9 @@ struct DurableJob {
   std::string run_directory;  ///< absolute
   std::uint32_t workers = 0;  ///< as in SubmitRequest
   std::uint32_t servers = 0;
-  /// A checkpoint that the operator chose to go on from.
+  /// A checkpoint that the operator chose to resume from.
   std::optional<SnapshotId> source;
-  /// The epoch in force, or the last one.
+  /// The current epoch, or the last one.
   struct Running {
     Plan plan;  ///< without prediction and calibration
     std::string plan_basis;
@@ -40,19 +41,20 @@ struct DurableJob {
     std::int64_t begun_with = 1;       ///< workers of the run's first epoch
     std::int64_t samples = 0;          ///< taken before the epoch
     std::int64_t started_unix_ms = 0;  ///< when Start was sent
-    /// From what the job recovers, for people; "": it trains.
+    /// The cause of the recovery in progress, for people; "": the job trains.
     std::string recovering_from;
     std::vector<NodeId> lost;  ///< its nodes that are
-    /// The epoch is over, its nodes were told so: the next one begins from the newest checkpoint.
-    /// `workers` and `servers` are those of the places then; the plan may have had others.
+    /// The epoch has ended and its nodes know it: the next one begins from the newest checkpoint.
+    /// `workers` and `servers` then are the current holders of the places; the plan may have had
+    /// others.
     bool stopped = false;
-    /// There are checkpoints to go back to: where none of them can be read, something is wrong.
+    /// There are checkpoints to return to; it is an error when none of them can be read.
     bool has_checkpoints = false;
-    /// Checkpoints of courses that the run has left: no epoch begins there.
+    /// Checkpoints that the run has rolled back past: no epoch begins from them.
     std::vector<SnapshotId> abandoned;
     std::optional<DataIdentity> data;  ///< what it trains on
   };
-  /// Absent: training has not started, and the job begins anew.
+  /// Absent: training has not started; the job starts from the beginning.
   std::optional<Running> running;
 };
 
@@ -62,22 +64,22 @@ std::string durable_job_to_json(const DurableJob& job);
 /// has as many workers and servers, at the same addresses, as there are; all ids differ.
 absl::StatusOr<DurableJob> durable_job_from_json(std::string_view text);
 
-/// How many iterations the run has behind it, of whose metrics so many are on disk: those before
-/// the epoch at least. Of an epoch that is over they may have been taken back for the next one,
+/// The number of completed iterations, given the number in the metrics on disk: at least those
+/// before the epoch. For an ended epoch the metrics may already be rolled back for the next one,
 /// which begins from one of these checkpoints.
 Iteration completed_iterations(const DurableJob::Running& running,
                                const std::vector<CheckpointManifest>& committed, Iteration told);
 
-/// What `status` tells where no job was ever submitted.
+/// The status before any job was submitted.
 v1::GetStatusResponse status_without_job();
 
-/// What it says where jobs were submitted, but neither a record nor an outcome of the last one is
-/// there. `newest`: of all checkpoints; null where there is none.
+/// The message when jobs were submitted but neither a record nor an outcome of the last one exists.
+/// `newest` of all checkpoints; null: none.
 std::string unknown_end_text(const CheckpointManifest* newest);
 
-/// How a job ended, as `status` tells it: the fields of the job alone, not its nodes and layers.
+/// The outcome of a job, as in `status`, without its nodes and layers.
 absl::StatusOr<std::string> outcome_to_json(const v1::GetStatusResponse& status);
-/// INVALID_ARGUMENT for what is no outcome. What a later version has added is left out.
+/// INVALID_ARGUMENT for text that is not an outcome. Ignores fields of later versions.
 absl::StatusOr<v1::GetStatusResponse> outcome_from_json(std::string_view text);
 
 }  // namespace poseidon

@@ -1,11 +1,11 @@
 #pragma once
 
-// How a finished run goes aside when another begins in its directory: next_aside_step decides,
-// set_finished_run_aside does it. Whoever is killed between two steps leaves what the next call
-// takes up, whatever it was; a file is never nowhere, and a model never beside another's files.
+// Moves a finished run aside when another begins in its directory: next_aside_step decides,
+// set_finished_run_aside moves. After a crash between two steps the next call continues. No file is
+// ever lost, and a model never lies beside another run's files.
 //
-// Before: run_directory.cc, as a run begins. After: the new run's files, with no other's beside
-// them. One thread at a time per run directory.
+// Called by: run_directory.cc, when a run begins. Calls: the file system. One thread at a time per
+// run directory.
 
 #include <filesystem>
 #include <optional>
@@ -18,19 +18,19 @@ namespace poseidon {
 
 inline constexpr const char* kModelFile = "model.safetensors";
 inline constexpr const char* kMetricsFile = "metrics.jsonl";
-/// What a damaged one had after the damage.
+/// The part of a damaged metrics file after the damage.
 inline constexpr const char* kCutMetricsFile = "metrics.jsonl.cut";
-/// What tells of a model, besides the metrics.
+/// The files that belong to a model, besides the metrics.
 inline constexpr const char* kCompanions[] = {"plan.json", "plan.recommended.json", "job.json"};
-/// A finished run's files, when another takes its place.
+/// Folder for a finished run's files when another run replaces it.
 inline constexpr const char* kEarlierFolder = "earlier";
-/// Here they gather, the model last, before the run that lies in kEarlierFolder makes room.
+/// Folder where they are collected, the model last, before they replace the run in kEarlierFolder.
 inline constexpr const char* kIncomingFolder = "earlier/incoming";
 
-/// What becomes of the metrics where they are.
+/// What happens to the metrics in the run directory.
 enum class MetricsAside {
   kMove,
-  kCopy,  ///< the run that begins writes on in them
+  kCopy,  ///< the new run appends to them
 };
 
 struct AsideStep {
@@ -42,11 +42,12 @@ struct AsideStep {
 };
 
 /// `there`: those of a run's files, and kIncomingFolder, that are in the run directory, in
-/// kEarlierFolder and in kIncomingFolder, as "earlier/job.json". Nothing: all is done. Pure.
+/// kEarlierFolder and in kIncomingFolder, as "earlier/job.json". nullopt: all is done. Pure.
 std::optional<AsideStep> next_aside_step(const std::set<std::string>& there, MetricsAside metrics);
 
-/// Step after step. Nothing to do where no finished model lies and no earlier call was interrupted.
-/// FAILED_PRECONDITION names the file, where it does not go and why; a later call goes on there.
+/// Executes all steps. Does nothing when there is no finished model and no interrupted earlier
+/// call. FAILED_PRECONDITION names the file, its destination and the reason; a later call continues
+/// there.
 absl::Status set_finished_run_aside(const std::filesystem::path& run_directory,
                                     MetricsAside metrics);
 

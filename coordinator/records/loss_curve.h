@@ -1,7 +1,9 @@
 #pragma once
 
 // The loss of a run as a curve of few points, however long the run: for the status page. Pure.
-// Before: lines of metrics.jsonl, as they are written or as they are found at a restart.
+//
+// Called by: run_directory.h and coordinator/watch/status_site.h, with lines of metrics.jsonl as
+// they are written or found at a restart. Calls: nothing.
 
 #include <cstddef>
 #include <cstdint>
@@ -29,8 +31,8 @@ class LossCurve {
 
   /// Lines in the order of the file. Values that are not finite are left out.
   void add(const MetricsLine& line);
-  /// What is known of this iteration and those after it goes: they will come again. Where only part
-  /// of a point goes, the rest keeps the point's mean and bounds.
+  /// Drops this iteration and later ones, which will be repeated. A point that is dropped in part
+  /// keeps its mean and bounds.
   void roll_back(Iteration iteration);
 
   const std::vector<Point>& points() const { return points_; }
@@ -44,7 +46,7 @@ class LossCurve {
   std::int64_t width_ = 1;  ///< iterations that share a point: [n * width_, (n + 1) * width_)
   std::vector<Point> points_;
   std::int64_t tests_seen_ = 0;
-  std::int64_t test_stride_ = 1;  ///< every so manieth test stays
+  std::int64_t test_stride_ = 1;  ///< every test_stride_-th test is kept
   std::vector<Test> tests_;
 };
 

@@ -1,7 +1,9 @@
 #pragma once
 
-// One line of metrics.jsonl, read back. Pure. Before: job_run_training.cc has them written. After:
-// run_directory.cc (how far a run is) and loss_curve.h.
+// Parses one line of metrics.jsonl. Pure.
+//
+// Called by: run_directory.cc, to find a run's progress, and loss_curve.h. Calls: nothing.
+// job_run_training.cc has the lines written.
 
 #include <optional>
 #include <string_view>
@@ -12,12 +14,12 @@ namespace poseidon {
 
 struct MetricsLine {
   Iteration iteration = 0;     ///< of a test: made before it
-  std::optional<double> loss;  ///< of an iteration; nothing: the line is a test's
+  std::optional<double> loss;  ///< of an iteration; nullopt: the line is a test
   double test_loss = 0.0;
   double test_accuracy = 0.0;
 };
 
-/// Nothing for a line that is torn or none of ours. Without the line end.
+/// nullopt for a torn or foreign line. `line` has no line end.
 std::optional<MetricsLine> parse_metrics_line(std::string_view line);
 
 }  // namespace poseidon

@@ -3,15 +3,15 @@
 // The files of one run: metrics.jsonl, plan.json, job.json, model.safetensors. Thin: decides
 // nothing.
 //
-// Before: coordinator/cluster/cluster.h says what to write down. After: the disk; a coordinator
-// that is started again reads there how far the run is.
+// Called by: coordinator/cluster/cluster.h, which decides what to write; a restarted coordinator
+// reads the run's progress here. Calls: the disk.
 //
 // Concurrency contract
 //  1. append_line, write_file, roll_back, sync and close are called from any thread and never touch
 //     the disk: they queue for the writer thread, so that a slow disk stalls no heartbeat.
-//  2. on_written (lines are on disk), on_trouble (once per time of trouble: what could not be
-//     written is kept and tried again), on_error (it is given up) and on_closed (once, last) are
-//     called on the writer thread without a lock held.
+//  2. on_written (lines are on disk), on_trouble (once per period of trouble: unwritten data is
+//     kept and retried), on_error (gave up) and on_closed (once, last) are called on the writer
+//     thread without a lock held.
 
 #include <condition_variable>
 #include <cstdint>
@@ -37,9 +37,9 @@
 
 namespace poseidon {
 
-/// What metrics.jsonl tells of a run that an earlier coordinator began.
+/// The progress, by metrics.jsonl, of a run that an earlier coordinator began.
 struct MetricsProgress {
-  std::int64_t next_iteration = 0;               ///< no line of it, and of those after it, is there
+  std::int64_t next_iteration = 0;               ///< first iteration without a line
   std::optional<double> loss;                    ///< of the last iteration
   std::optional<std::int64_t> tested_iteration;  ///< of the last test
   double test_loss = 0.0;
@@ -47,10 +47,10 @@ struct MetricsProgress {
   std::uint64_t bytes = 0;  ///< of the lines that count
   LossCurve curve;          ///< of them
 };
-/// Reads on until the first line that is torn or none of ours.
+/// Reads up to the first torn or foreign line.
 MetricsProgress read_metrics_progress(std::istream& in);
 
-/// model.safetensors on its way in: a temporary file until commit(). One thread at a time.
+/// An incoming model.safetensors: a temporary file until commit(). One thread at a time.
 class ModelFile {
  public:
   /// In this run directory.
@@ -58,7 +58,7 @@ class ModelFile {
                                                          std::uint64_t total_bytes);
   /// `offset` must continue where the last part ended.
   absl::Status append(std::uint64_t offset, std::string_view data);
-  /// All bytes are there: fsync and rename into place. The file appears whole or not at all.
+  /// All bytes have arrived: fsync and rename into place. The file appears whole or not at all.
   absl::Status commit();
 
  private:
@@ -69,7 +69,7 @@ class ModelFile {
   std::uint64_t written_bytes_ = 0;
 };
 
-/// Why nothing more is written: nobody goes on with the run, or another process does.
+/// Why writing ends: the run is over, or another process continues it.
 enum class RunEnd { kOver, kLeft };
 
 /// The seam to a run's files; RunDirectory says what each does.
@@ -91,21 +91,21 @@ class RunFiles {
 class RunDirectory final : public RunFiles {
  public:
   struct Events {
-    /// Of the lines that are on disk since the last call, the last that reaches a version.
+    /// Called with the last version reached by the lines written to disk since the last call.
     std::function<void(SnapshotId)> on_written;
     std::function<void(const absl::Status&)> on_trouble, on_error;
-    /// What is written elsewhere is refused, for another reason than before, or (OK) there at last.
-    /// May be null.
+    /// A file outside the directory could not be written, for a new reason, or (OK) has now been
+    /// written. May be null.
     std::function<void(const absl::Status&)> on_record;
     std::function<void()> on_closed;
   };
-  /// Of lines and files that wait for the disk, with what keeping them takes: half a million lines.
-  /// Beyond it the run fails instead of eating the memory.
+  /// Limit of lines and files that wait for the disk, with overhead: half a million lines. Beyond
+  /// it the run fails instead of exhausting the memory.
   static constexpr std::size_t kMaxQueuedBytes = std::size_t{128} << 20;
 
   enum class Begin {
     kAnew,  ///< files of an earlier run in the same place are replaced; `replaced()` says so
-    kGoOn,  ///< its metrics stay, until roll_back; all else goes
+    kGoOn,  ///< keeps its metrics, until roll_back; replaces all else
   };
   /// Creates `path` and metrics.jsonl where missing. Where a finished model lies, it and the files
   /// beside it are moved to `path`/earlier (with kGoOn the metrics are copied), in the place of
@@ -115,31 +115,30 @@ class RunDirectory final : public RunFiles {
   /// system's reason.
   static absl::StatusOr<std::unique_ptr<RunDirectory>> open(const std::filesystem::path& path,
                                                             Begin begin, Events events);
-  /// Whether `file` is a model that open() would move, or put another in the place of.
+  /// Whether `file` is a model that open() would move or replace.
   static bool moves_as_run_begins(const std::filesystem::path& path,
                                   const std::filesystem::path& file);
-  /// Goes on where an earlier process stopped: what follows the last whole line of metrics.jsonl is
-  /// cut off, `progress` says what is there. Where that is more than the beginning of a line, it is
-  /// kept beside (kCutMetricsFile). NOT_FOUND when there is no such file.
+  /// Continues where an earlier process stopped: cuts off what follows the last valid line of
+  /// metrics.jsonl, and sets `progress`. If the cut part is more than an incomplete line, it is
+  /// saved to kCutMetricsFile. NOT_FOUND when there is no such file.
   static absl::StatusOr<std::unique_ptr<RunDirectory>> reopen(const std::filesystem::path& path,
                                                               Events events,
                                                               MetricsProgress& progress);
   ~RunDirectory() override;  ///< closes (the run is over) and waits for the writer thread
 
-  /// `reaches`: what on_written shall say once the line is on disk.
+  /// `reaches`: the version for on_written once the line is on disk.
   void append_line(std::string line, std::optional<SnapshotId> reaches) override;
   /// In the run directory, or anywhere where `name` is an absolute path: then in its turn as long
   /// as both disks take what they are given. Neither waits for the other's: of what could not be
   /// written elsewhere the newest is, once there is room. Metrics that go back, the first such file
   /// behind that, and the lines behind both keep their order.
   void write_file(std::string name, std::string contents) override;
-  /// Takes the metrics of iterations and tests from this one on back: they will come again.
+  /// Removes the metrics of iterations and tests from this one on, which will be repeated.
   void roll_back(Iteration iteration) override;
-  /// What was queued before stays written when the power fails.
+  /// Makes everything queued before survive a power failure.
   void sync() override;
-  /// Everything queued before is written, then on_closed is called. What cannot be written goes
-  /// unsaid (on_error) when the run is left: those who told the lines tell the next process.
-  /// Idempotent.
+  /// Writes everything queued before, then calls on_closed. With RunEnd::kLeft a failed write does
+  /// not call on_error, because the nodes report those lines again to the next process. Idempotent.
   void close(RunEnd end) override;
 
   /// Starts to receive model.safetensors. The directory must outlive the file.
@@ -158,7 +157,7 @@ class RunDirectory final : public RunFiles {
   };
   struct File {
     std::string name, contents;
-    /// On a disk of its own, as far as we know: the job's record.
+    /// A file that may lie on another disk: the job's record.
     bool is_elsewhere() const { return std::filesystem::path(name).is_absolute(); }
   };
   struct RollBack {
@@ -190,7 +189,7 @@ class RunDirectory final : public RunFiles {
   const Events events_;
   Descriptor metrics_fd_;   ///< the writer thread's
   bool went_back_ = false;  ///< the writer thread's: no record was written since the metrics did
-  std::string record_refused_;  ///< the writer thread's: why the last one was; "" when it was not
+  std::string record_refused_;  ///< the writer thread's: reason of the last refusal; "" if none
   const bool replaced_;
 
   std::mutex mutex_;
@@ -203,8 +202,7 @@ class RunDirectory final : public RunFiles {
   std::thread writer_;
 };
 
-/// What the metrics tell of the run that is gone on with in this directory; nothing for one that
-/// begins anew.
+/// The progress of the run that is resumed in this directory; nullopt for a new run.
 std::optional<MetricsProgress> progress_of_earlier(const std::filesystem::path& directory,
                                                    RunDirectory::Begin begin);
 
@@ -213,14 +211,14 @@ std::optional<MetricsProgress> progress_of_earlier(const std::filesystem::path& 
 /// INVALID_ARGUMENT names what a run that begins in this folder would overwrite.
 absl::Status check_nothing_foreign(const std::filesystem::path& run_directory);
 
-/// Without `.`, `..` and a slash at its end: by its text alone.
+/// Removes `.`, `..` and a trailing slash, textually.
 std::filesystem::path plain_folder(const std::filesystem::path& path);
 
 /// Whether two paths, absolute both, name one folder: by their text, or because it is there.
 bool is_same_folder(const std::filesystem::path& one, const std::filesystem::path& other);
 
-/// Those lines of metrics.jsonl that speak of iterations and tests before this one. What is no such
-/// line (a torn one) goes.
+/// The lines of metrics.jsonl about iterations and tests before this one. Drops other lines (torn
+/// ones).
 std::string metrics_before(std::string_view metrics, Iteration iteration);
 
 }  // namespace poseidon

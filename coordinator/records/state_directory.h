@@ -1,10 +1,10 @@
 #pragma once
 
-// The coordinator's own directory (--state-dir): epochs, the job in progress, how the last one
-// ended, its name. Thin: decides nothing.
+// The coordinator's own directory (--state-dir): epochs, the current job, the last job's outcome,
+// its identity. Thin: decides nothing.
 //
-// Before: coordinator/cluster/cluster.h says what to keep. After: the disk; a coordinator that is
-// started again finds there what it was in the middle of.
+// Called by: coordinator/cluster/cluster.h, which decides what to store; a restarted coordinator
+// reads its state here. Calls: the disk.
 
 #include <cstdint>
 #include <filesystem>
@@ -27,22 +27,22 @@ class StateDirectory {
   /// Creates `path` where missing. ALREADY_EXISTS when another coordinator uses it.
   static absl::StatusOr<std::unique_ptr<StateDirectory>> open(const std::filesystem::path& path);
 
-  /// No epoch was ever given. Before the first next_epoch.
+  /// Whether no epoch was ever given. Call it before the first next_epoch.
   bool is_new() const;
   /// Greater than every epoch given before, also by earlier processes; on disk before it is given.
   /// Any thread.
   absl::StatusOr<std::uint64_t> next_epoch();
-  /// Those that are given from now on are greater than this one too: a server has checkpoints of
-  /// it, made for a coordinator with another state directory. False, and nothing done: that would
-  /// use up more than half of all epochs, which is no server's business. Any thread.
+  /// Makes later epochs greater than this one, of which a server has checkpoints from a coordinator
+  /// with another state directory. Returns false and does nothing when that would use up more than
+  /// half of all epochs, which no server may cause. Any thread.
   bool skip_epochs(std::uint64_t up_to);
 
-  /// The last one that was given; 0: none, or nobody can tell. Any thread.
+  /// The last epoch given; 0: none or unknown. Any thread.
   std::uint64_t last_given() const;
 
-  /// Names this directory, wherever it is: 32 hexadecimal digits.
+  /// The identity of this directory, wherever it is: 32 hexadecimal digits.
   const std::string& identity() const { return identity_; }
-  /// The next process has another one. Idempotent.
+  /// Removes the identity; the next process creates another one. Idempotent.
   absl::Status forget_identity() const;
 
   /// The job in progress (coordinator/records/durable_job.h), so that another process can go on
@@ -51,16 +51,16 @@ class StateDirectory {
   absl::Status store_job(std::string_view text) const;
   /// Idempotent.
   absl::Status drop_job() const;
-  /// Nothing when there is none.
+  /// nullopt when there is none.
   absl::StatusOr<std::optional<std::string>> load_job() const;
-  /// Nobody can go on with it; somebody may want to look (job.json.broken).
+  /// Renames an unusable record to job.json.broken, for the operator.
   void set_job_aside() const;
 
-  /// How the last job that ended did, for whoever asks the next process (last_job.json).
+  /// The outcome of the last job, for clients of the next process (last_job.json).
   std::filesystem::path outcome_file() const { return path_ / "last_job.json"; }
-  /// Without one that is older, should it fail.
+  /// Removes an older outcome even if writing fails.
   absl::Status store_outcome(std::string_view text) const;
-  /// There is a newer job.
+  /// Removes the outcome, because there is a newer job.
   void drop_outcome() const;
   /// NOT_FOUND when there is none.
   absl::StatusOr<std::string> load_outcome() const;

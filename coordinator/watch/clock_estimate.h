@@ -1,9 +1,11 @@
 #pragma once
 
-// How far a node's clock is from the coordinator's, from questions and answers. Pure.
+// Estimates the offset of a node's clock from the coordinator's by questions and answers. Pure.
 //
-// Of one question and its answer only the whole way is known, not how it divides (as in NTP): the
-// offset of the shortest way is taken, and cannot be further off than half of that way.
+// Called by: coordinator/watch/trace_run.h. Calls: nothing.
+//
+// One question and its answer only show the round trip, not how it divides (as in NTP). The
+// estimate uses the shortest round trip, so its error is at most half of that.
 
 #include <cstdint>
 #include <optional>
@@ -24,16 +26,16 @@ struct ClockOffset {
   Nanoseconds error{0};  ///< at most
 };
 
-/// Nothing when the sample contradicts itself: it took no time, or less than none.
+/// nullopt when the sample is inconsistent: its round trip is zero or negative.
 std::optional<ClockOffset> clock_offset(const ClockSample& sample);
 
 /// The best of several samples.
 class ClockEstimate {
  public:
   void add(const ClockSample& sample);
-  /// Samples that made sense.
+  /// Number of consistent samples.
   std::uint32_t count() const { return count_; }
-  /// Zero before there is any.
+  /// Zero before the first sample.
   const ClockOffset& best() const { return best_; }
 
  private:

@@ -1,7 +1,8 @@
 #pragma once
 
-// What happened lately in a cluster, for people: the newest events, no more of them than the bound.
-// Pure. Before: Cluster tells each. After: the status page.
+// A bounded list of the newest events of a cluster, for people. Pure.
+//
+// Called by: Cluster, which adds events, and the status page. Calls: nothing.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,8 +25,8 @@ struct Event {
 
 class EventList {
  public:
-  static constexpr std::size_t kMaxEvents = 256;  ///< older ones go
-  /// Of kCheckpoint: what comes every few minutes must not push out what happens once a week.
+  static constexpr std::size_t kMaxEvents = 256;  ///< older ones are dropped
+  /// Limit for kCheckpoint, so that frequent events do not displace rare ones.
   static constexpr std::size_t kMaxCheckpoints = 8;
   static constexpr std::size_t kMaxTextBytes = 500;
 

@@ -1,8 +1,10 @@
 #pragma once
 
 // The coordinator's Prometheus metrics (docs/metrics.md has them all). Pure: figures in, families
-// out. Before: Cluster::figures() copies them under its mutex. After:
-// common/pages/metrics_server.h.
+// out.
+//
+// Called by: common/pages/metrics_server.h, with figures that Cluster::figures() copies under its
+// mutex. Calls: common/pages/metric_families.h.
 //
 // Series: some 80, and one per node. Node labels (role, rank, address, state) live as long as the
 // node is known and are as many as nodes, 1024 at most; job names are shown one at a time.
@@ -22,7 +24,7 @@
 
 namespace poseidon {
 
-/// How a node went.
+/// How a node departed.
 enum class DepartureKind : std::uint8_t { kLeft, kLost };
 
 /// Since the coordinator started.
@@ -30,14 +32,14 @@ struct ClusterCounts {
   std::uint64_t iterations = 0;
   std::uint64_t jobs_done = 0;
   std::uint64_t jobs_failed = 0;
-  std::uint64_t jobs_stopped = 0;                               ///< as somebody wanted
+  std::uint64_t jobs_stopped = 0;                               ///< by request
   std::map<NodeRole, std::array<std::uint64_t, 2>> departures;  ///< by DepartureKind
   JobCounts jobs;                                               ///< of all of them
 };
 
 struct NodeInState {
   std::string role;
-  std::string rank;  ///< "" without a part in the job
+  std::string rank;  ///< "" for a node without a part in the job
   std::string address;
   std::string state;  ///< as in `poseidon status`
 };
@@ -46,10 +48,10 @@ struct NewestCheckpoint {
   Iteration iteration = 0;
   std::int64_t bytes = 0;
   std::int64_t time_unix_s = 0;
-  std::optional<double> seconds;  ///< of the slowest server; none of an earlier life's
+  std::optional<double> seconds;  ///< of the slowest server; unset for earlier processes'
 };
 
-/// Of the job in progress, or of the last one.
+/// Figures of the current job, or of the last one.
 struct JobFigures {
   std::string id;
   std::string state;
@@ -72,11 +74,12 @@ struct CoordinatorFigures {
   std::map<std::string, std::uint64_t> refusals;  ///< the coordinator's own, by reason
 };
 
-/// All of one scrape but for the process's own figures.
+/// All figures of a scrape except those of the process itself.
 MetricFamilies coordinator_page(const CoordinatorFigures& figures);
 
-/// What file-based discovery of Prometheus reads: every daemon that serves metrics. `own`: the
-/// coordinator's address, "" when it serves none. `has_tls`: pages that others reach speak it.
+/// The targets file for Prometheus' file-based discovery: every daemon that serves metrics. `own`:
+/// the coordinator's address, "" when it serves none. `has_tls`: pages reachable from other
+/// machines use TLS.
 std::string prometheus_targets(const std::string& own, const std::vector<NodeInfo>& nodes,
                                bool has_tls);
 

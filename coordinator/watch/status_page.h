@@ -2,8 +2,8 @@
 
 // The page's own files (HTML, style, script), compiled in.
 //
-// Before: status_page/, by cmake/PoseidonEmbed.cmake. After: coordinator/watch/status_site.h hands
-// them out.
+// Called by: coordinator/watch/status_site.h, which serves them. Calls: nothing;
+// cmake/PoseidonEmbed.cmake compiles status_page/ in.
 
 #include <span>
 

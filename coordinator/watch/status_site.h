@@ -1,7 +1,9 @@
 #pragma once
 
-// The coordinator's status page: which path answers what. Read-only.
-// Before: common/pages/http_server.h has a request. After: status_page/ in a browser, or a script.
+// The coordinator's status page: answers each path. Read-only.
+//
+// Called by: common/pages/http_server.h, for browsers (status_page/) and scripts. Calls:
+// coordinator/watch/status_page.h, common/pages/status_json.h.
 //
 //   /                 the page; /page.css and /page.js are its parts
 //   /api/v1/status    what `poseidon status --json` prints, and with it "version", "loss_curve",
@@ -28,14 +30,14 @@ struct StatusView {
   std::deque<Event> events;
 };
 
-/// The JSON of /api/v1/status. Whatever a node said in it stays one JSON string; bytes that are no
-/// UTF-8 become U+FFFD. Pure.
+/// The JSON of /api/v1/status. Text from nodes is always escaped as JSON strings; bytes that are
+/// not UTF-8 become U+FFFD. Pure.
 std::string status_view_to_json(const StatusView& view);
 
 /// Any thread.
 class StatusSite {
  public:
-  /// The view is taken no more often than this, however many look.
+  /// The view is refreshed at most this often, however many clients there are.
   static constexpr Nanoseconds kMaxAge = Milliseconds(500);
 
   /// `look` is called on any thread, never twice at a time; `clock` outlives it.

@@ -1,16 +1,16 @@
 #pragma once
 
-// One trace of the running job, from the operator's question to the last event: which node is asked
-// what, and when it is given up. Pure.
+// One trace of the running job, from the operator's request to the last event: the requests to each
+// node, and when it gives up on one. Pure.
 //
-// Before: coordinator/cluster/cluster_trace.cc hands over what nodes and the operator's stream did.
-// After: it sends what this says.
+// Called by: coordinator/cluster/cluster_trace.cc, with events of nodes and of the operator's
+// stream; it sends the resulting messages. Calls: coordinator/watch/clock_estimate.h.
 //
 // Invariants
-//  1. At most one piece of events is on its way through the coordinator: the next one is asked for
-//     when the operator has taken the one before. So 64 nodes cost it no more memory than one.
-//  2. It ends: the iterations have a deadline, each answer has one, and so has all collecting.
-//  3. Whoever did not answer is named in the tail.
+//  1. At most one piece of events is in the coordinator: it requests the next one when the operator
+//     has received the previous one. So 64 nodes need no more memory than one.
+//  2. It ends: the iterations, each answer and the whole collection have deadlines.
+//  3. The tail names nodes that did not answer.
 
 #include <cstdint>
 #include <string>
@@ -38,7 +38,7 @@ struct TraceActions {
   bool done = false;                 ///< the parts are the last ones
 };
 
-/// What the job says of itself.
+/// The job's progress.
 struct TraceProgress {
   Iteration completed = 0;  ///< by all workers
   bool trains = true;
@@ -51,7 +51,7 @@ class TraceRun {
   static constexpr Nanoseconds kAnswerTimeout = std::chrono::seconds(3);
   /// ... and all nodes together, and the operator.
   static constexpr Nanoseconds kCollectTimeout = std::chrono::seconds(60);
-  /// Looks at each node's clock at once, and so many at most while the iterations pass.
+  /// Clock samples per node at the start, and at most in all while the iterations run.
   static constexpr std::uint32_t kFirstEchoes = 8, kMostEchoes = 64;
 
   /// `number`: never the same twice. `head` says which iterations. `deadline`: for them.
@@ -61,23 +61,23 @@ class TraceRun {
   TraceActions begin(Nanoseconds now);
   TraceActions on_echo(NodeId node, const v1::ClockEcho& echo, Nanoseconds now);
   TraceActions on_piece(NodeId node, const v1::TracePiece& piece, Nanoseconds now);
-  /// It left, or its stream broke.
+  /// The node left, or its stream broke.
   TraceActions on_gone(NodeId node, const std::string& reason, Nanoseconds now);
   /// The operator has all parts so far.
   TraceActions on_written(Nanoseconds now);
   /// Several times a second.
   TraceActions tick(const TraceProgress& progress, Nanoseconds now);
-  /// The operator has gone: lets the nodes have their memory back.
+  /// The operator has gone: lets the nodes free their memory.
   TraceActions cancel();
 
  private:
   struct Node {
     TraceMember member;
     ClockEstimate clock;
-    std::uint64_t asked = 0;  ///< the number of the question under way; 0: none
+    std::uint64_t asked = 0;  ///< the number of the pending request; 0: none
     std::uint64_t asks = 0;
     Nanoseconds asked_at{0};
-    std::string gone;  ///< why nothing is to be had of it
+    std::string gone;  ///< why it cannot answer
     bool fetched = false;
   };
 

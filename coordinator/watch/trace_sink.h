@@ -1,6 +1,8 @@
 #pragma once
 
-// Where a trace goes: the operator's stream (trace_stream.h), or its twin in tests.
+// Receives a trace: the operator's stream (coordinator/trace_stream.h), or its twin in tests.
+//
+// Called by: coordinator/cluster. Calls: an implementation.
 
 #include "absl/status/status.h"
 #include "poseidon/v1/control.pb.h"

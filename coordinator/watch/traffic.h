@@ -1,7 +1,8 @@
 #pragma once
 
-// Bytes, times and stalls per layer over the last seconds, out of running totals in heartbeats.
-// Pure.
+// Computes recent bytes, times and stalls per layer from the running totals in heartbeats. Pure.
+//
+// Called by: coordinator/cluster. Calls: nothing.
 
 #include <cstdint>
 #include <deque>
@@ -29,16 +30,16 @@ struct LayerTotals {
 /// One worker's running totals since the start of the job.
 struct WorkerTotals {
   std::vector<LayerTotals> layers;  ///< by LayerIndex
-  double data_stall_seconds = 0.0;  ///< computing stood still waiting for samples
+  double data_stall_seconds = 0.0;  ///< time that computing waited for samples
   std::uint64_t corrupt_samples = 0;
 };
 
-/// What one worker spends its time on.
+/// Shares of a worker's time.
 struct WorkerRates {
   /// Of the window, 0..1; unset before time has passed.
   struct Shares {
     double compute = 0.0;  ///< forward and backward
-    double stall = 0.0;    ///< forward stood still waiting for parameters
+    double stall = 0.0;    ///< forward waited for parameters
     double data = 0.0;     ///< waited for samples
   };
   std::optional<Shares> shares;
@@ -61,26 +62,26 @@ struct LayerRates {
 class TrafficMonitor {
  public:
   static constexpr Nanoseconds kWindow = std::chrono::seconds(5);
-  static constexpr std::size_t kMaxSamples = 64;  ///< per node; older ones go first
+  static constexpr std::size_t kMaxSamples = 64;  ///< per node; the oldest are dropped
 
   explicit TrafficMonitor(std::size_t layers) : layers_(layers) {}
 
-  /// `totals` must have the monitor's number of layers. Totals that go back mean a node that counts
-  /// anew: its older samples are dropped.
+  /// `totals` must have the monitor's number of layers. Totals that decrease mean that a node
+  /// restarted its counts: drops its older samples.
   void add(NodeId node, WorkerTotals totals, Nanoseconds now);
   void remove(NodeId node) {
     samples_.erase(node);
     passes_.erase(node);
   }
   std::size_t layers() const { return layers_; }
-  /// Between the oldest and newest sample of each node within the window. A node that has been
-  /// silent for longer sends and waits for nothing; what it has measured counts still.
+  /// Between the oldest and newest sample of each node within the window. For a node that has been
+  /// silent for longer, rates are zero, but its measurements still count.
   LayerRates rates(LayerIndex layer, Nanoseconds now) const;
-  /// Likewise of one node; nothing of a node that has told nothing, or is silent.
+  /// The same for one node; empty for a node without samples or a silent one.
   WorkerRates worker_rates(NodeId node, Nanoseconds now) const;
-  /// By LayerIndex, of the node that computes longest, over its last whole window of passes: what
-  /// everybody waits for. Such a window is as long as the others, or as kMinPasses where those take
-  /// longer. Empty before every node has had one.
+  /// By LayerIndex, of the slowest node, over its last complete window of passes: all others wait
+  /// for it. Such a window is as long as the others, or kMinPasses passes if these take longer.
+  /// Empty before every node has had one.
   std::vector<MeasuredLayer> slowest() const;
   static constexpr std::uint64_t kMinPasses = 3;
 

@@ -1,4 +1,4 @@
-// What a network file may not say, and what we answer.
+// Invalid network files and their error messages.
 
 #include <ostream>
 #include <string>

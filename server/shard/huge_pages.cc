@@ -1,8 +1,8 @@
-// Replaces operator new in the programs that this file is one of: blocks of megabytes begin at a
-// huge page and ask the kernel for such. RocksDB reads and writes pieces of megabytes by direct I/O
-// into blocks of its own; in pages of 4 KiB each is a list of hundreds of places for the disk, in
-// huge pages of a few: reading is about twice as fast (docs/decisions/0016-checkpoint-store.md).
-// Where the system has no huge pages nothing is different.
+// Replaces operator new in the programs that link this file: blocks of megabytes begin at a huge
+// page, and the kernel is asked for huge pages. RocksDB reads and writes pieces of megabytes by
+// direct I/O in its own blocks. In pages of 4 KiB each is a list of hundreds of segments for the
+// disk, in huge pages a few, so reading is about twice as fast
+// (docs/decisions/0016-checkpoint-store.md). Without huge pages nothing changes.
 
 #include <sys/mman.h>
 

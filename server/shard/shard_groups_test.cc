@@ -1,4 +1,4 @@
-// What a shard makes of a plan with leaders: see server/shard/shard.h and Plan::leaders.
+// The shard with a plan that has leaders: see server/shard/shard.h and Plan::leaders.
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-// A server whose workers are sent 16-bit values: it steps exact ones all the same.
+// A server that sends 16-bit values to its workers still steps exact ones.
 
 #include <limits>
 #include <string>

@@ -1,4 +1,4 @@
-// One suite for the RocksDB store and its in-memory twin; what only a disk can show comes after.
+// One suite for the RocksDB store and its in-memory twin; tests that need a disk follow.
 
 #include "server/store/chunk_store.h"
 

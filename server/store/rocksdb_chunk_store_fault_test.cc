@@ -1,5 +1,5 @@
-// What the RocksDB store does when its disk fails: full, read-only, failing fsync, damaged files.
-// The disk is RocksDB's own file system, wrapped; where the system permits it, a real one.
+// The RocksDB store on failing disks: full, read-only, failing fsync, damaged files. The disk is
+// RocksDB's own file system, wrapped; where the system permits it, a real one.
 
 #include <rocksdb/file_system.h>
 #include <sys/mount.h>

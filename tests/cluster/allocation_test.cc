@@ -1,6 +1,6 @@
 // No heap allocation per chunk once all buffers are warm: routes, shard, aggregator, optimizer and
 // the services around them, over a transport that allocates nothing itself. (gRPC allocates per
-// message, and for its read buffers; what it gets from malloc is recycled, see tune_process.)
+// message, and for its read buffers; malloc recycles that memory, see tune_process.)
 
 #include <atomic>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// Whole workers and servers in one process over real gRPC, real digits and LeNet: whatever the
-// network does to the order of things, the model has the same bytes.
+// Whole workers and servers in one process over real gRPC, real digits and LeNet: the model has the
+// same bytes, however the network delays and reorders.
 
 #include <atomic>
 #include <barrier>

@@ -1,7 +1,7 @@
 // Wait-free backpropagation (Zhang et al.: "Poseidon", USENIX ATC 2017, section 3.1): a layer's
-// gradient leaves while the layers below still compute, and the forward pass waits for each layer
-// alone. A worker that synchronised between its passes would train to the same bytes, so here is
-// looked at who computes when. One worker and a server for each layer, over real gRPC.
+// gradient is sent while the layers below still compute, and the forward pass waits for each layer
+// separately. A worker that synchronised between its passes would train to the same bytes, so this
+// test checks the times. One worker and a server for each layer, over real gRPC.
 
 #include <array>
 #include <atomic>

@@ -1,5 +1,5 @@
-// Each seed of one target is taken by what it is a seed of, and is no stranger's: of another
-// protocol version, say. Compiled once per target (CMakeLists.txt), together with it.
+// The code under fuzzing accepts each seed of one target; none is foreign, for example of another
+// protocol version. Compiled once per target (CMakeLists.txt), together with it.
 
 #include <filesystem>
 #include <fstream>

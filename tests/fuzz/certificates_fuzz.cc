@@ -1,10 +1,10 @@
-// What a stranger shows before anybody knows who he is: a certificate, and the chain with it.
+// The input of an unauthenticated peer: a certificate and its chain.
 //
-// The first byte chooses whether the rest is PEM or DER (several, one behind the other: base64
-// would hide them from the fuzzer), and for what they are judged. The first certificate is the
-// peer's, all of them are its chain, and the last one stands for our authority.
+// The first byte chooses whether the rest is PEM or DER (several in sequence; base64 would hide
+// them from the fuzzer), and the purpose to check. The first certificate is the peer's, all of them
+// are its chain, and the last one is our authority.
 //
-// OpenSSL itself is not instrumented: of it, only what goes wrong on the heap is seen.
+// OpenSSL itself is not instrumented: only its heap errors are detected.
 
 #include <algorithm>
 #include <string>

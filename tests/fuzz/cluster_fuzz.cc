@@ -1,9 +1,9 @@
-// The whole coordinator behind its messages: what nodes and operators send, in any order, at any
-// time, believable or not. Its disk is in memory, its clock is moved by the input.
+// The whole coordinator, with messages of nodes and operators in any order, at any time, valid or
+// not. Its disk is in memory; the input moves its clock.
 //
 // Each step begins with a byte that chooses what happens; most take some more. Nodes answer with
-// the epoch that they were told last, give or take what the input says, so that jobs come to train,
-// and to trouble.
+// the last epoch they received, plus or minus an offset of the input, so that jobs reach training
+// and failures.
 
 #include <stdlib.h>
 

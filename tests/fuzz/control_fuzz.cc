@@ -1,5 +1,5 @@
-// What coordinator and nodes tell each other, after protobuf has parsed it: Join and every text for
-// a log line on the coordinator's side, the plan on a node's. The first byte chooses.
+// Messages between coordinator and nodes, after protobuf has parsed them: Join and every text for a
+// log line on the coordinator's side, the plan on a node's. The first byte chooses.
 
 #include "common/base/check.h"
 #include "common/plan/plan_proto.h"

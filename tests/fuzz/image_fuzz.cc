@@ -1,5 +1,5 @@
 // JPEG and PNG: header, then the whole image or a part of it, grey or in colour; or all the way to
-// the network's input, as samples of a set. The first byte says which.
+// the network's input, as samples of a set. The first byte chooses.
 
 #include <algorithm>
 #include <cmath>

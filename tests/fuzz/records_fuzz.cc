@@ -1,7 +1,6 @@
 // A record file, as a data set opens it: file header, footer, index, every record.
 //
-// Checksums keep a fuzzer out, so the target repairs those that it finds: what is behind them gets
-// as much attention.
+// Checksums stop a fuzzer, so the target repairs them: the code behind them is fuzzed as well.
 
 #include <cstring>
 

@@ -1,9 +1,8 @@
-// Sealed streams: the two ends' pipes with somebody between who changes the bytes or makes up his
-// own, and a server where streams are agreed on, with an honest caller and with strangers who say
-// what they like. An input is a list of steps (seal_steps.h).
+// Sealed streams: the two ends' pipes with an attacker between them who changes or invents bytes,
+// and a server that negotiates streams, with an honest caller and with attackers. An input is a
+// list of steps (seal_steps.h).
 //
-// Whatever happens, each end hears nothing but what the other said, in its order, and nothing after
-// an end.
+// Each end only ever receives what the other sent, in order, and nothing after an end.
 
 #include <algorithm>
 #include <array>

@@ -1,8 +1,8 @@
-// Writes the seeds of tests/fuzz/corpus: what our own encoders make of small examples, and examples
-// of the formats that others write. Run from the source folder:
+// Writes the seeds of tests/fuzz/corpus: small examples from our own encoders, and examples of
+// foreign formats. Run from the source folder:
 //   build/asan/fuzz/fuzz_seeds tests/fuzz/corpus
-// Regressions stay beside them, as files named after what they found. seeds_test.sh holds what is
-// checked in against what this makes; certificates have other keys each time.
+// Regressions are beside them, in files named after the fault. seeds_test.sh compares the
+// checked-in seeds with this program's; certificates have new keys each time.
 
 #include <cstdio>
 #include <cstring>

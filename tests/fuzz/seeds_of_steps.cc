@@ -1,5 +1,5 @@
-// Seeds of the targets whose inputs are steps: what somebody does with streams, seals and a
-// cluster, a byte or a few for each.
+// Seeds of the targets whose inputs are steps: actions on streams, seals and a cluster, one or a
+// few bytes each.
 
 #include <string>
 

@@ -1,11 +1,11 @@
 // The ports of the data path, each behind the transport that the daemons have, and peers that send
-// it what they like: a server's shard, a server's store, a worker's door for factors, the relay of
-// a group of workers, to whose servers the peers answer too, and any node's port for those that
-// measure the network.
+// arbitrary messages: a server's shard, a server's store, a worker's port for factors, the relay of
+// a group of workers (the peers also answer as its servers), and any node's port for network
+// measurements.
 //
-// The first byte chooses the port, the second what its job is like. Then each step begins with a
-// byte that chooses what happens; most take some more. Peers speak as ours do (offer, answer, one
-// header in front of each message), as a stock client does, or say bytes of the input.
+// The first byte chooses the port, the second the kind of job. Then each step begins with a byte
+// that chooses what happens; most take some more. Peers speak as ours do (offer, answer, one header
+// in front of each message), as a stock client does, or say bytes of the input.
 
 #include <algorithm>
 #include <array>

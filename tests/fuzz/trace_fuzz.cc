@@ -1,9 +1,8 @@
-// What the operator's command makes of what a coordinator tells it: a trace, part by part, and the
-// status; of these the file for Perfetto, the doctor's words, `top` and `status`.
+// The command line tool with arbitrary answers of a coordinator: a trace, part by part, and the
+// status. It makes from them the file for Perfetto and the output of `doctor`, `top` and `status`.
 //
-// Each step begins with a byte that chooses what comes: a message as it was on the wire, behind two
-// bytes that say how long it is, or one that is put together from single bytes, some of which stand
-// for numbers that nobody sends.
+// Each step begins with a byte that chooses the next message: one in wire format, after two bytes
+// with its length, or one composed of single bytes, some of which stand for impossible numbers.
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
-// What goes to the device and comes back while it computes, as a trace shows it: every layer's
-// copies are there, none begins before what it waits for, and computing goes on beside them, which
-// it could not if anything waited for the whole device.
+// Copies to and from the device during computation, as a trace shows them: every layer's copies
+// exist, none begins before its dependency, and computation continues beside them, which would fail
+// if anything waited for the whole device.
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,5 @@
-// What a training loop asks of the device besides computing, and several GPUs in one machine.
+// The device functions that a training loop uses besides computing, and several GPUs in one
+// machine.
 
 #include <array>
 #include <cmath>

@@ -1,5 +1,5 @@
 // Whole networks on the device under test: one pass against the CPU device, steps, a trajectory,
-// the same bits twice, and where a NaN is said to be.
+// the same bits twice, and the reported place of a NaN.
 
 #include <algorithm>
 #include <cmath>

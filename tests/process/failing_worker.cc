@@ -1,5 +1,5 @@
-// A poseidon-worker whose device fails for good in the middle of a job, as a GPU does that meets an
-// error of its own: computes on the CPU until then. recovery_test.py starts it.
+// A poseidon-worker whose device fails permanently in the middle of a job, like a GPU after a
+// hardware error. It computes on the CPU until then. recovery_test.py starts it.
 
 #include <atomic>
 #include <memory>

@@ -1,4 +1,4 @@
-// What goes wrong in a simulated cluster, and what that may cost.
+// The faults of a simulated cluster, and their permitted cost.
 
 #include <algorithm>
 #include <memory>

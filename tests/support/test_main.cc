@@ -1,4 +1,4 @@
-// What every test begins with that has no main of its own.
+// The main() of tests without one of their own.
 
 #include "gmock/gmock.h"
 #include "tests/support/own_folder.h"

@@ -1,5 +1,5 @@
-// The CPU device against its twin: the grid and the special cases of layer_checks.h, and what only
-// devices with threads must do.
+// The CPU device against its twin: the grid and the special cases of layer_checks.h, and
+// requirements that only concern devices with threads.
 
 #include <memory>
 #include <string>

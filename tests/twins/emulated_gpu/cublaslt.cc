@@ -1,5 +1,5 @@
-// cuBLASLt as far as the device uses it: products of float32 matrices, columns first, whose factors
-// are rounded as the compute type says. Sums are in double.
+// cuBLASLt as far as the device uses it: products of column-major float32 matrices, with factors
+// rounded by the compute type. Sums are in double.
 
 #include <cublasLt.h>
 

@@ -1,5 +1,5 @@
 // cuDNN as far as the device uses it: graphs of a convolution, perhaps with a bias and a ReLU
-// behind it, planned by heuristics and run. It says no wherever the real one may: the first engine
+// behind it, planned by heuristics and run. It refuses wherever the real one may: the first engine
 // of its list cannot be planned; some give other bits each time, sum in 16 bits, or transform (what
 // they leave are NaNs); one refuses some sizes only when it runs; the last does everything and is
 // not always there. 16-bit tensors in more than two groups are refused when asked for, and channels

@@ -1,4 +1,4 @@
-// That the emulated GPU finds what it is there to find.
+// Tests that the emulated GPU detects the faults that it should.
 
 #include <cuda_runtime.h>
 

@@ -1,6 +1,6 @@
-// CUDA's runtime as far as the device uses it: two GPUs of 8 GiB, whose memory is the host's. What
-// the real one would refuse or answer for is refused: memory of the wrong side or of another GPU,
-// ranges that end beyond an allocation or are pinned in part, the default stream.
+// CUDA's runtime as far as the device uses it: two GPUs of 8 GiB, whose memory is the host's. It
+// refuses what the real one refuses or reports as an error: memory of the wrong side or of another
+// GPU, ranges that end beyond an allocation or are pinned in part, the default stream.
 
 #include <cuda_runtime_api.h>
 

@@ -59,8 +59,7 @@ class CorruptSamples {
   mutable std::mutex mutex_;
   std::set<std::int64_t> found_;        ///< guarded by mutex_; at most limit_ + 1
   std::set<std::int64_t> never_again_;  ///< guarded by mutex_; those of found_
-  std::atomic<bool> has_any_{
-      false};  ///< whether never_again_ has any; mostly not, which saves the lock
+  std::atomic<bool> has_any_{false};    ///< false for most sets, which saves the lock
 };
 
 /// Reads samples of one set. Has scratch memory: one thread.

@@ -1,4 +1,4 @@
-// Record files: what is packed comes out again, and damage is found where it is.
+// Record files: packed samples are read back, and damage is located.
 
 #include <sys/resource.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 // libjpeg reports errors by a callback that must not return: ours jumps back to the method that
-// called the library. Between setjmp and the jump only the library's own functions and trivial
-// objects live, so nothing is left undestroyed.
+// called the library. Between setjmp and the jump there are only the library's own frames and
+// trivial objects, so no destructor is skipped.
 
 #include "worker/data/images/jpeg_decoder.h"
 
@@ -9,7 +9,7 @@
 
 #include <jpeglib.h>
 
-#include <jerror.h>  // which codes there are depends on what jpeglib.h says
+#include <jerror.h>  // its codes depend on jpeglib.h
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
-// ReLU, sum and dropout: every output element depends on its own input elements alone. All work in
-// place (tensor_lifetimes.h): a pointer they write to may be the one they read from.
+// ReLU, sum and dropout: every output element depends only on its own input elements. All work in
+// place (tensor_lifetimes.h): input and output pointers may be equal.
 
 #include <algorithm>
 #include <memory>

@@ -1,4 +1,4 @@
-// Compiled for processors with AVX2; see vector_loops_body.h for what may not be used here.
+// Compiled for processors with AVX2; vector_loops_body.h lists what must not be used here.
 
 #include "worker/engine/cpu/vector_loops_body.h"
 #include "worker/engine/cpu/vector_loops_variants.h"

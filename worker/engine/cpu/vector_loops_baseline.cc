@@ -1,5 +1,5 @@
-// Compiled for the oldest processor of the architecture; see vector_loops_body.h for what may not
-// be used here.
+// Compiled for the oldest processor of the architecture; vector_loops_body.h lists what must not be
+// used here.
 
 #include "worker/engine/cpu/vector_loops_body.h"
 #include "worker/engine/cpu/vector_loops_variants.h"

@@ -1,14 +1,13 @@
-// Convolution on cuDNN, by plans of its graph interface (convolution_plans.h). Where one fails when
-// it runs and the GPU goes on, the next of the heuristics' list takes its place for good and writes
-// all results anew.
+// Convolution on cuDNN, by plans of its graph interface (convolution_plans.h). When a plan fails at
+// run time and the GPU still works, the next plan of the heuristics' list replaces it for good and
+// computes all results again.
 //
-// Tensor cores want channels last. Tensors between layers lie so in Layout::kBfloat16 and, in
-// `tf32`, Layout::kChannelsLast, and are computed with where they are; bias and ReLU are then part
-// of the convolution, where cuDNN has an engine that does all of it and keeps NaNs. Parameters,
-// their gradients and all plain tensors are float32 with channels first: what is read of them goes
-// to the workspace before, in that order and rounded where factors have 16 bits, and results come
-// back from there. Between plain tensors alone 16 bits do the same, and floats are computed with as
-// they lie.
+// Tensor cores need channels last. Tensors between layers have that order in Layout::kBfloat16 and,
+// in `tf32`, Layout::kChannelsLast, and are used in place; bias and ReLU are then part of the
+// convolution, if cuDNN has an engine that does all of it and keeps NaNs. Parameters, their
+// gradients and all plain tensors are float32 with channels first. Inputs among them are first
+// copied to the workspace with channels last, and rounded for 16-bit factors; results are copied
+// back. Between plain tensors 16 bits work in the same way, and floats are used in place.
 //
 // Where cuDNN does not plan one of the three computations so, or refuses it when it is tried out,
 // tensors that have channels last are refused (the layer then stands between conversions), and

@@ -1,5 +1,5 @@
-// What the real cuDNN would do with our networks' convolutions on GPUs that are only described: its
-// heuristics and plans need none (cuDNN 9.8 and later). Nothing is computed here.
+// The plans of the real cuDNN for our networks' convolutions on described GPUs; its heuristics and
+// plans need no GPU (cuDNN 9.8 and later). Nothing is computed here.
 
 #include "worker/engine/cuda/convolution_plans.h"
 

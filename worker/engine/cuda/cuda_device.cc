@@ -1,12 +1,12 @@
-// The CUDA device and what its plug-in exports (device_plugin_entry.h).
+// The CUDA device and the exports of its plug-in (device_plugin_entry.h).
 //
 // Order of work, all by events, none by waiting for the device as a whole:
 //  1. Operators and sums run on `compute` as the walk queues them.
 //  2. begin_pass: `upload` waits for `compute`, so no upload overwrites what an earlier pass reads.
 //  3. start_upload: the copy runs on `upload`, then `compute` waits for it: the layer's operator,
-//     queued next, reads the new values; layers queued before are not held up.
-//     start_early_upload: only the copy, for a later pass. What its memory holds was last read by a
-//     pass that finish() has waited for, and the next pass begins after finish() has waited for it.
+//     queued next, reads the new values; layers queued before are not delayed. start_early_upload:
+//     only the copy, for a later pass. Its memory was last read by a pass that finish() has waited
+//     for, and the next pass begins after finish() has waited for it.
 //  4. start_download: `download` waits for `compute` as far as it is queued now, copies, and
 //     records the ticket's event; `compute` goes on with the layers below.
 // Marks of copies are events on the copies' own streams, behind what a copy waits for.

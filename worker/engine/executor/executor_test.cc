@@ -1,4 +1,5 @@
-// The layer walk: what is run when, for every device alike. Networks are small and odd on purpose.
+// The layer walk: the order of calls, the same for every device. Networks are small and odd on
+// purpose.
 
 #include "worker/engine/executor.h"
 

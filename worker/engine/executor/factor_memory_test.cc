@@ -1,5 +1,5 @@
-// Parameters and optimizer state of layers that go by factors: where they are, how often they
-// travel, and what is held of them.
+// Parameters and optimizer state of layers that go by factors: their place, the number of copies,
+// and held versions.
 
 #include "worker/engine/executor/factor_memory.h"
 #include "models/net/initialise.h"

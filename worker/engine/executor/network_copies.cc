@@ -1,4 +1,4 @@
-// The NetworkExecutor's part for what goes to the device and comes back in a pass.
+// The part of NetworkExecutor that copies to and from the device in a pass.
 
 #include <cstring>
 #include <optional>

@@ -1,4 +1,4 @@
-// The one executor on its devices: what it asks of them, and that their results agree.
+// The executor on all devices: its calls to them, and that their results agree.
 
 #include "worker/engine/executor/network_executor.h"
 

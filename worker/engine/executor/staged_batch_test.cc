@@ -1,5 +1,5 @@
-// The next batch's way to a device with memory of its own: the same results, in whatever order
-// batches come, and nobody waits for images that were staged.
+// Staging of the next batch on a device with its own memory: the results are the same for any order
+// of batches, and the pass does not wait for staged images.
 
 #include "worker/engine/executor/staged_batch.h"
 #include "models/net/initialise.h"

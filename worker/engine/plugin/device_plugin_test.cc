@@ -1,4 +1,4 @@
-// Loading devices: what is found, what is refused, and what is said about it. The plug-ins are
+// Loading devices: found ones, refused ones, and the error messages. The plug-ins are
 // fake_plugin.cc, beside this program.
 
 #include "worker/engine/plugin/device_plugin.h"

@@ -1,5 +1,5 @@
 // Kernels that go channel by channel: batch normalisation, biases. Sums are in double and split
-// into parts whose number the sizes alone decide.
+// into parts; their number depends only on the sizes.
 
 #include <type_traits>
 

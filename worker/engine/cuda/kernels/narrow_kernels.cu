@@ -1,6 +1,7 @@
-// To and from 16 bits: each float16 tensor with a scale of its own (worker/engine/half_scale.h),
-// and channels last where cuDNN shall have them so, floats too. What is moved to another place goes through a
-// tile in shared memory, so that both sides of the device's memory are touched in whole rows.
+// Conversions to and from 16 bits, with a scale for each float16 tensor
+// (worker/engine/half_scale.h), and to channels last where cuDNN needs it, also for floats.
+// Transposed data goes through a tile in shared memory, so that reads and writes of device memory
+// use whole rows.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -1,4 +1,4 @@
-// Kernels in which every output element depends on its own input elements alone.
+// Kernels in which every output element depends only on its own input elements.
 
 #include "common/base/random.h"
 #include "worker/engine/cuda/kernels/cuda_kernels.h"

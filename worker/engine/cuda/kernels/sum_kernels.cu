@@ -1,5 +1,5 @@
-// Kernels that sum: scores, columns, squares. Sums are in double and in an order that the sizes
-// alone decide.
+// Kernels that sum: scores, columns, squares. Sums are in double and in an order that depends only
+// on the sizes.
 
 #include "worker/engine/cuda/kernels/cuda_kernels.h"
 #include "worker/engine/cuda/kernels/launch.cuh"
