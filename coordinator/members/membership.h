@@ -11,15 +11,15 @@
 //  3. A member is gone after the first expire() beyond its deadline: one lease after its last sign
 //     of life. A sign of life is a message or the end of its stream (its machine reported it). For
 //     a silent node, progress of the job that needs it counts, too (job_advanced).
-//  4. Silence does not count while the coordinator itself was cut off or asleep: a. asleep (frozen,
-//     starved): expire(), which is called many times a second, was not called
-//        for two heartbeats;
-//     b. cut off: all of the job's members (without a job: all members) were silent for more than
-//        two heartbeats, and at least two of them have a stream. It ends with the next sign of life
-//        of one of them, and after isolation_limit at the latest. Of one single member nobody can
-//        tell; the lease decides.
-//     Time that was longer than the lease has cost nodes their streams: then everybody gets
-//     return_time to come back.
+//  4. Silence does not count while the coordinator itself was asleep or cut off.
+//     It was asleep (frozen, starved) when expire(), which is called many times a second, was not
+//     called for two heartbeats.
+//     It was cut off when all of the job's members (without a job: all members) were silent for
+//     more than two heartbeats, and at least two of them have a stream. That ends with the next
+//     sign of life of one of them, and after isolation_limit at the latest. A single member is no
+//     evidence; its lease decides.
+//     A period longer than the lease has cost nodes their streams: then all members get
+//     return_time to rejoin.
 
 #include <algorithm>
 #include <cstdint>

@@ -8,8 +8,7 @@
 // The result equals that of Pillow's Image.open(...).convert("RGB") or .convert("L") bit for bit,
 // except for 16-bit grey PNGs (Pillow clips them; this decoder takes the high byte):
 //  - JPEG: the accurate integer DCT, smooth chroma upsampling; baseline and progressive; grey,
-//  YCbCr,
-//    RGB, CMYK and YCCK (inverted, as Adobe stores them).
+//    YCbCr, RGB, CMYK and YCCK (inverted, as Adobe stores them).
 //  - PNG: any depth and colour type; of 16 bits the high byte; transparency is dropped, not
 //    composed.
 //  - EXIF orientation and colour profiles are ignored.
