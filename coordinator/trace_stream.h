@@ -4,6 +4,8 @@
 // no other file includes this.
 //
 // Lock order: Cluster's mutex, then mutex_; Cluster is never called with mutex_ held.
+//
+// Called by: coordinator/service.cc. Calls: coordinator/cluster/cluster.h.
 
 #include <deque>
 #include <memory>

@@ -1,6 +1,9 @@
 #pragma once
 
 // The subcommands of `poseidon checkpoint`. Errors as in commands.h.
+//
+// Called by: cli/main.cc. Calls: cli/remote/coordinator_client.h, checkpoint_export.h,
+// checkpoint_format.h.
 
 #include <cstdint>
 #include <string>

@@ -1,6 +1,8 @@
 #pragma once
 
 // `poseidon checkpoint list` as text and as JSON, and the outcome of a `save`. Pure.
+//
+// Called by: checkpoint_command.h. Calls: cli/terminal/status_format.h.
 
 #include <optional>
 #include <string>

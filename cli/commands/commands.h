@@ -2,6 +2,9 @@
 
 // The subcommands. Each returns a status, which main() prints and turns into an exit code:
 // INVALID_ARGUMENT and NOT_FOUND mean a wrong call, other errors a failed run.
+//
+// Called by: cli/main.cc. Calls: cli/local/local.cc, job_file.h, models_command.h, plan_command.h,
+// cli/remote/coordinator_client.h.
 
 #include <cstdint>
 #include <optional>

@@ -1,6 +1,8 @@
 #pragma once
 
 // `poseidon data`: packs a set into record files, and finds unreadable samples.
+//
+// Called by: cli/main.cc. Calls: worker/data/formats/pack.h.
 
 #include <cstdint>
 #include <string>

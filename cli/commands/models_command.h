@@ -1,6 +1,8 @@
 #pragma once
 
 // `poseidon models`: lists the shipped networks, and describes one. Pure.
+//
+// Called by: cli/commands/commands.cc. Calls: models/net/net.h.
 
 #include <string>
 

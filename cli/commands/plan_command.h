@@ -2,6 +2,9 @@
 
 // `poseidon plan`: shows the plan that the coordinator would make and its predicted speed, without
 // a cluster. Pure: a prepared job and assumptions in, text out.
+//
+// Called by: cli/commands/commands.cc. Calls: coordinator/planning/planner.h,
+// coordinator/planning/calibrate.h.
 
 #include <cstdint>
 #include <string>

@@ -2,6 +2,8 @@
 
 // `poseidon stop`: saves a checkpoint and ends the cluster's job. The cluster stays ready for the
 // next job.
+//
+// Called by: cli/main.cc. Calls: cli/remote/coordinator_client.h, cli/terminal/watch.h.
 
 #include <cstdint>
 #include <string>

@@ -1,6 +1,8 @@
 #pragma once
 
 // `poseidon tls`: makes a cluster's certificates (docs/security.md). Errors as in commands.h.
+//
+// Called by: cli/main.cc. Calls: common/security/certificates.h.
 
 #include <string>
 

@@ -1,6 +1,8 @@
 #pragma once
 
 // `poseidon trace`: writes what every node did in a few iterations to a file for Perfetto.
+//
+// Called by: cli/main.cc. Calls: cli/remote/coordinator_client.h, trace_json.h.
 
 #include <cstdint>
 #include <string>

@@ -1,6 +1,8 @@
 #pragma once
 
 // A trace in Chrome's trace event format (JSON), which Perfetto and chrome://tracing show. Pure.
+//
+// Called by: trace_command.h. Calls: cli/remote/trace_data.h.
 
 #include <functional>
 #include <string_view>

@@ -1,6 +1,8 @@
 #pragma once
 
 // A process that `poseidon local` starts and stops, with its log and exit status.
+//
+// Called by: cli/local/local.cc. Calls: the system.
 
 #include <sys/types.h>
 

@@ -1,6 +1,9 @@
 #pragma once
 
 // The operator's calls to the coordinator, each with a deadline and an error that names a remedy.
+//
+// Called by: cli/commands, cli/doctor and cli/local. Calls: the coordinator
+// (coordinator/service.h).
 
 #include <memory>
 #include <string>

@@ -1,6 +1,9 @@
 #pragma once
 
 // A trace from the coordinator, with its events on one time axis. Pure.
+//
+// Called by: coordinator_client.h, cli/commands/trace_json.h and cli/doctor. Calls:
+// common/probes/stage.h.
 
 #include <cstdint>
 #include <optional>

@@ -1,6 +1,8 @@
 #pragma once
 
 // The final message about a job, and the warnings before it.
+//
+// Called by: cli/commands and cli/local/local.cc. Calls: cli/terminal/watch.h.
 
 #include <string>
 #include <vector>

@@ -1,6 +1,8 @@
 #pragma once
 
 // Parses speeds and times from the command line. Pure.
+//
+// Called by: cli/commands/commands.cc, for `poseidon plan`. Calls: nothing.
 
 #include <string_view>
 

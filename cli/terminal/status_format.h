@@ -1,6 +1,8 @@
 #pragma once
 
 // Formats `poseidon status` for people (common/pages/status_json.h does it for scripts). Pure.
+//
+// Called by: cli/commands and cli/doctor. Calls: cli/terminal/progress.h.
 
 #include <string>
 #include <vector>

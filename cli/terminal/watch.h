@@ -1,6 +1,9 @@
 #pragma once
 
 // Follows one job until its end and shows its progress.
+//
+// Called by: cli/commands, cli/doctor and cli/local/local.cc. Calls:
+// cli/remote/coordinator_client.h, cli/terminal/progress.h.
 
 #include <functional>
 #include <string>

@@ -1,6 +1,8 @@
 #pragma once
 
 // Finds out from addresses which nodes share a machine. Pure.
+//
+// Called by: coordinator/job, coordinator/planning and cli/doctor. Calls: nothing.
 
 #include <cstddef>
 #include <string>

@@ -1,6 +1,8 @@
 #pragma once
 
 // Aborts the process on a programming error.
+//
+// Called by: every wing. Calls: nothing.
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,6 +1,8 @@
 #pragma once
 
 // A file descriptor with an owner.
+//
+// Called by: all code that opens files or sockets. Calls: the system.
 
 #include <unistd.h>
 

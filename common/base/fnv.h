@@ -1,6 +1,9 @@
 #pragma once
 
 // The 64-bit FNV-1a hash (Fowler, Noll, Vo). Pure.
+//
+// Called by: models/net/initialise.h, worker/engine/dropout_mask.h, common/base/process_load.h,
+// common/tensor/shared_arena.h. Calls: nothing.
 
 #include <cstdint>
 #include <string_view>

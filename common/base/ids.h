@@ -2,6 +2,8 @@
 
 // The numbers that identify the parts of a job: positions in its plan, epochs and iterations. Each
 // is a type of its own.
+//
+// Called by: every wing. Calls: nothing.
 
 #include <compare>
 #include <cstdint>

@@ -1,6 +1,9 @@
 #pragma once
 
 // The median of a few measured values. Pure.
+//
+// Called by: coordinator/job/calibration_run.h, worker/measure_compute.h and cli/doctor. Calls:
+// nothing.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,8 @@
 #pragma once
 
 // Suggests a known name for a misspelt one.
+//
+// Called by: readers of job files, network files and command lines. Calls: nothing.
 
 #include <span>
 #include <string>

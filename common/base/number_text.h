@@ -1,6 +1,8 @@
 #pragma once
 
 // Prints a number as people write it, for messages. Pure.
+//
+// Called by: common/tensor/optimizer.h and common/tensor/schedule.h. Calls: nothing.
 
 #include <array>
 #include <charconv>

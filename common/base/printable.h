@@ -2,6 +2,8 @@
 
 // Cleans text from files and peers (names, reasons) before it goes to a terminal or into one line
 // of a log, so that the text cannot control the terminal or forge log lines. Pure.
+//
+// Called by: cli, and daemons before they log foreign text. Calls: nothing.
 
 #include <string>
 #include <string_view>

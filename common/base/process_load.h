@@ -1,6 +1,8 @@
 #pragma once
 
 // Reads from the kernel which resources this process may use and which it has used.
+//
+// Called by: daemons and cli. Calls: the kernel (/proc).
 
 #include <sched.h>
 

@@ -3,6 +3,9 @@
 // The source of all randomness in a run. It avoids <random>, whose distributions differ between
 // libraries, so that a run can be repeated bit for bit years later and in any language. Pure. One
 // generator belongs to one thread.
+//
+// Called by: worker/data, models/net/initialise.h, common/transport/memory_transport.h and others.
+// Calls: nothing.
 
 #include <cmath>
 #include <cstdint>

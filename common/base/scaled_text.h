@@ -1,6 +1,8 @@
 #pragma once
 
 // Prints quantities for people with a suitable prefix. Pure.
+//
+// Called by: cli and coordinator/planning/planner.h. Calls: nothing.
 
 #include <array>
 #include <cstddef>

@@ -1,6 +1,8 @@
 #pragma once
 
 // Prints a time for people, in a suitable unit. Pure.
+//
+// Called by: cli and coordinator/planning. Calls: nothing.
 
 #include <string>
 

@@ -2,6 +2,8 @@
 
 // Early return for absl::Status and absl::StatusOr, the only way modules report errors to each
 // other.
+//
+// Called by: every wing. Calls: nothing.
 
 #include <utility>
 

@@ -1,6 +1,8 @@
 #pragma once
 
 // Finds source files that are compiled into the program. They live as long as the program.
+//
+// Called by: models/shipped_data.h and coordinator/watch/status_page.h. Calls: nothing.
 
 #include <span>
 #include <string_view>

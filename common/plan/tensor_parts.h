@@ -2,6 +2,9 @@
 
 // Maps the elements of a chunk to the tensors of its layer. Tensors lie end to end, and a chunk may
 // straddle them. Pure.
+//
+// Called by: common/wire/wire.h, server/shard/shard.h, sync/routes and
+// worker/executor_factors.h. Calls: common/plan/plan.h.
 
 #include <algorithm>
 #include <cstddef>

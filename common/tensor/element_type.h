@@ -1,6 +1,8 @@
 #pragma once
 
 // The element types of payloads, and their names in the job file and in the plan. Pure.
+//
+// Called by: common/job, common/plan, common/wire and the data path. Calls: nothing.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,8 @@
 #pragma once
 
 // Checks tensors for NaN and infinities. Pure.
+//
+// Called by: server/shard/shard.h, sync, worker/trainer.h and worker/engine. Calls: nothing.
 
 #include <cstddef>
 #include <span>

@@ -10,6 +10,8 @@
 //             65520 on infinite.
 // Rounding is to nearest, ties to even. NaN stays NaN (quiet, sign and leading payload bits kept),
 // infinity and signed zero stay what they are.
+//
+// Called by: common/tensor/kernels_body.h and common/files/safetensors.h. Calls: nothing.
 
 #include <cstdint>
 

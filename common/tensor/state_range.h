@@ -1,6 +1,8 @@
 #pragma once
 
 // Names a range of a layer's parameters or optimizer state.
+//
+// Called by: sync/states/factor_state.h, worker/engine/executor.h. Calls: nothing.
 
 #include <cstdint>
 

@@ -195,7 +195,7 @@ class RunDirectory final : public RunFiles {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Item> queue_;        ///< guarded by mutex_
-  std::size_t queued_bytes_ = 0;  ///< guarded by mutex_: what waits, be it being written just now
+  std::size_t queued_bytes_ = 0;  ///< guarded by mutex_: including what is being written
   bool overflow_ = false;         ///< guarded by mutex_
   bool has_record_ = false;  ///< guarded by mutex_: one that may be written elsewhere is among them
   std::optional<RunEnd> closing_;  ///< guarded by mutex_

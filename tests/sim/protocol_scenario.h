@@ -39,7 +39,7 @@ struct Fault {
   int count = 0;
   Nanoseconds at{0};
   std::uint32_t target = 0;  ///< which one, modulo those there are
-  std::uint32_t other = 0;   ///< kPart: whom it does not hear; 0: the coordinator
+  std::uint32_t other = 0;   ///< kPart: the other node; 0: the coordinator
   Nanoseconds lasts{0};      ///< until the process is back, thaws, hears
   bool comes_back = true;    ///< what is killed
   bool silently = false;     ///< the machine goes with the process

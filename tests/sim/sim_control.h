@@ -36,8 +36,8 @@ std::string text_of(const Bytes& bytes);
 
 class SimControl final : public ReportSink, public StreamHandler {
  public:
-  /// `ended`: nobody can be reached, or the coordinator refuses us: the process exits. Once, never
-  /// from within a call.
+  /// `ended`: no coordinator can be reached, or it refuses us: the process exits. Once, never from
+  /// within a call.
   SimControl(Transport* transport, v1::Join join, ControlEvents* events,
              std::function<void(const absl::Status&)> ended);
   ~SimControl() override;

@@ -8,7 +8,7 @@
 namespace poseidon::testing_support {
 
 /// Whether `condition` becomes true before `patience` is over: asks again and again, for what
-/// another thread or process does and tells nobody. The pause decides nothing.
+/// another thread or process does without notice. The pause decides nothing.
 template <typename Condition>
 bool eventually(const Condition& condition, Nanoseconds patience = std::chrono::seconds(60),
                 Nanoseconds pause = Milliseconds(2)) {

@@ -21,9 +21,9 @@
 
 namespace poseidon {
 
-/// What the operators of one pass read. Pointers named "device" are in the device's memory. Tensors
-/// lie in the layouts of OperatorOptions and begin at multiples of 64 bytes. They are float32, but
-/// those in Layout::kBfloat16, whose pointers are to the first of their bytes.
+/// The inputs of an operator's forward. Pointers named "device" are in the device's memory. Tensors
+/// lie in the layouts of OperatorOptions and begin at multiples of 64 bytes. They are float32,
+/// except in Layout::kBfloat16, where pointers refer to the first byte.
 struct ForwardArgs {
   std::span<const float* const> inputs;  ///< device; one per LayerSpec::inputs
   const float* parameters = nullptr;  ///< device; tensors end to end, 64-byte aligned at the start
@@ -36,19 +36,19 @@ struct ForwardArgs {
   Phase phase = Phase::kTrain;
 };
 
-/// The backward of what the last forward in Phase::kTrain computed.
+/// The arguments of backward, for the last forward in Phase::kTrain.
 struct BackwardArgs {
-  /// The same pointers and values as then, but of inputs and output only what the layer's type
-  /// needs (backward_needs in tensor_lifetimes.h) still holds what it held.
+  /// The same pointers and values as in forward, except that inputs and output only keep their
+  /// content where the layer's type needs it (backward_needs in tensor_lifetimes.h).
   ForwardArgs forward;
   const float* output_gradient = nullptr;  ///< device; nullptr for the loss, where gradients begin
   /// device; laid out like the parameters; overwritten. nullptr for a fully connected layer whose
   /// factors are kept instead.
   float* parameter_gradients = nullptr;
-  std::span<float* const> input_gradients;  ///< device; overwritten; nullptr where nobody wants it
+  std::span<float* const> input_gradients;  ///< device; overwritten; nullptr if not needed
 };
 
-/// How much of a ReLU the operator of the layer before it does in its own passes over memory.
+/// How much of a ReLU the operator of the preceding layer computes in its own passes over memory.
 enum class ReluShare {
   kNone,
   kForward,  ///< its output is the ReLU's; the ReLU's backward comes before its own
@@ -86,20 +86,20 @@ struct OperatorOptions {
   }
 };
 
-/// A moment in the work of a device (Device::mark). Made once, used again and again.
+/// A point in a device's work (Device::mark). Created once and reused.
 class DeviceMark {
  public:
   virtual ~DeviceMark() = default;
 };
 
-/// Marks that a device sets when it begins and has done a copy, wherever it does its copies. Both
-/// are null where nobody wants to know.
+/// Marks that a device sets at the begin and end of a copy, on the stream that copies. Both are
+/// null when not needed.
 struct CopyMarks {
   DeviceMark* begin = nullptr;
   DeviceMark* end = nullptr;
 };
 
-/// A fully connected layer's step from stacked factors. Sizes are the caller's care.
+/// A fully connected layer's step from stacked factors. The caller checks the sizes.
 struct FactorStepArgs {
   std::int64_t rows = 0;     ///< of both factors
   std::int64_t outputs = 0;  ///< M
@@ -119,14 +119,14 @@ struct DeviceCopy {
   std::int64_t elements = 0;
 };
 
-/// Owned by whoever asked for it; given back to the device's allocator at the end.
+/// Owned by the caller; its deleter returns it to the device's allocator.
 using DeviceMemory = std::unique_ptr<void, void (*)(void*)>;
 
 inline constexpr std::int64_t kFloatBytes = sizeof(float);
 inline float* floats(const DeviceMemory& memory) { return static_cast<float*>(memory.get()); }
 
-/// Tells when something that was queued is done. Made once, at creation of the executor, and used
-/// again and again (Device::start_download). This one is of a synchronous device: always done.
+/// Tells when queued work is done. Created once, with the executor, and reused
+/// (Device::start_download). This class is that of a synchronous device: always done.
 class DeviceTicket {
  public:
   virtual ~DeviceTicket() = default;
@@ -153,7 +153,7 @@ class Device {
 
   /// Called at the start of every forward and backward.
   virtual void begin_pass() = 0;
-  /// In order with the operators' work; complete when they return.
+  /// Ordered with the operators' work; complete on return.
   virtual absl::Status upload(void* device, const void* host, std::int64_t bytes) = 0;
   virtual absl::Status download(void* host, const void* device, std::int64_t bytes) = 0;
 
@@ -169,13 +169,13 @@ class Device {
                                     const CopyMarks& /*marks*/) {
     return upload(device, host, bytes);
   }
-  /// As start_upload, but for operators of later passes alone: those of this one do not wait.
+  /// As start_upload, but only for operators of later passes: those of this pass do not wait.
   virtual absl::Status start_early_upload(void* device, const void* host, std::int64_t bytes,
                                           const CopyMarks& marks) {
     return start_upload(device, host, bytes, marks);
   }
-  /// Of what operators queued until now have written. `ticket` is done when this copy is, and all
-  /// that were started before it. `bytes` may be 0: nothing is copied.
+  /// Copies what the operators queued until now have written. `ticket` is done when this copy is,
+  /// and all that were started before it. `bytes` may be 0: nothing is copied.
   virtual absl::Status start_download(void* host, const void* device, std::int64_t bytes,
                                       DeviceTicket& /*ticket*/, const CopyMarks& /*marks*/) {
     return bytes == 0 ? absl::OkStatus() : download(host, device, bytes);
@@ -184,12 +184,12 @@ class Device {
   /// device's memory, operators, tickets and marks go, on the thread on which they go.
   virtual absl::Status finish() { return absl::OkStatus(); }
 
-  /// Null of a synchronous device, which has no other moments than its caller.
+  /// Null on a synchronous device, whose times are those of its caller.
   virtual absl::StatusOr<std::unique_ptr<DeviceMark>> make_mark() { return nullptr; }
   /// From now on the mark is the moment when the operators queued until now are done, and the
   /// uploads that they wait for.
   virtual absl::Status mark(DeviceMark& /*mark*/) { return absl::OkStatus(); }
-  /// Of two moments that are past, of whatever kind; negative when `earlier` was later.
+  /// The time between two past marks of any kind; negative when `earlier` was later.
   virtual absl::StatusOr<Nanoseconds> time_between(const DeviceMark& /*earlier*/,
                                                    const DeviceMark& /*later*/) {
     return Nanoseconds{0};
@@ -215,17 +215,17 @@ class Device {
   virtual absl::StatusOr<FactorSquares> measure_factors(const FactorStepArgs& args) = 0;
 
   /// The layout in which the layer should write its output when it reads `inputs`. Asked for layers
-  /// whose readers are all this device's; whoever answers anything but kPlain must take what it
-  /// answered as input of any layer. A layer that works in place gets one place for both only where
-  /// they lie in one layout.
+  /// whose readers are all this device's; a device that returns another layout than kPlain must
+  /// accept it as input of any layer. A layer that works in place gets one place for both only
+  /// where they lie in one layout.
   virtual Layout output_layout(const LayerSpec& /*layer*/,
                                std::span<const Layout> /*inputs*/) const {
     return Layout::kPlain;
   }
 
-  /// What the layer's operator can take over from a ReLU that works in place on its output and is
-  /// its only reader. The bits must be those of the two apart; but for sums that a library forms,
-  /// whose order may then be another.
+  /// How much the layer's operator can take over from a ReLU that works in place on its output and
+  /// is its only reader. The bits must equal those of separate operators, except that a library may
+  /// sum in another order.
   virtual ReluShare takes_relu(const LayerSpec& /*layer*/) const { return ReluShare::kNone; }
 
   /// Errors name the layer. UNIMPLEMENTED for a layer type that the device does not know.

@@ -2,6 +2,8 @@
 
 // Draws which elements dropout keeps (Srivastava et al.: "Dropout", JMLR 2014; outputs are scaled
 // in training, so tests need no change). Pure; every device draws the same.
+//
+// Called by: the dropout operators of all devices. Calls: common/base/random.h.
 
 #include <cstdint>
 #include <string_view>

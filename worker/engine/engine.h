@@ -22,14 +22,15 @@ struct Engine {
   /// Any thread; each executor is then used by one alone.
   std::function<absl::StatusOr<std::unique_ptr<Executor>>(const NetSpec&, const ExecutorOptions&)>
       make_executor;
-  /// Asked when a job has failed: why this process can use the device no more (a GPU that met an
-  /// error of its own takes nothing from it any more), OK when it can or nobody knows. Any thread.
+  /// Called when a job has failed. Returns why this process can no longer use the device (after an
+  /// error of its own a GPU accepts no work of the process), or OK when it can or the state is
+  /// unknown. Any thread.
   std::function<absl::Status()> health = [] { return absl::OkStatus(); };
   std::string gpu_bus_id = "";  ///< where it is, "0000:3b:00.0"; "" of a CPU
 };
 
-/// After `failure` of a job: why the process should end, as no other job would go well here and
-/// whoever comes in its place lets this one go on. OK where the device is not to blame.
+/// After `failure` of a job: why the process should end, because no other job can succeed here and
+/// a replacement lets this job continue. OK when the device is not at fault.
 inline absl::Status device_failure(const Engine& engine, const absl::Status& failure) {
   const absl::Status health = engine.health();
   if (health.ok()) return health;

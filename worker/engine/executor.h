@@ -52,42 +52,40 @@ struct CopyInterval {
   Nanoseconds begin{0}, end{0};
 };
 
-/// What a device says of a pass, by its own clock, counted from when it was given the pass's first
-/// work.
+/// A device's own times of a pass, from the moment when it got the pass's first work.
 struct DeviceTimes {
   std::span<const LayerInterval> layers;  ///< in the order of the pass
   std::span<const CopyInterval> copies;   ///< in the order in which they were started
 };
 
-/// What a device that tells its times itself measures of a pass. Each layer costs it four events,
-/// each copy two, which the host has to record and to read.
+/// What a device with its own clock measures of a pass. Each layer costs it four events, each copy
+/// two, which the host has to record and to read.
 enum class PassTiming { kNothing, kLayers, kLayersAndCopies };
 
-/// Of a layer whose parameters arrive piece by piece: the first `elements` are those that its
-/// forward shall read, so they may go to the device.
+/// Called for a layer whose parameters arrive in pieces: the first `elements` are final for its
+/// forward, so they may be uploaded.
 using PartArrived = std::function<absl::Status(std::int64_t elements)>;
-/// A layer's part is worth a copy of its own from so many elements on (8 MiB: a third of a
+/// A part of a layer gets a copy of its own from this many elements on (8 MiB: a third of a
 /// millisecond by PCIe 4); no call tells of fewer since the one before.
 inline constexpr std::int64_t kLeastPartElements = std::int64_t{2} << 20;
 
-/// What the trainer hangs into an execution. Called on the thread that runs the executor. On an
-/// asynchronous device the walk runs ahead of the computation: after_backward still comes in order
-/// and not before the layer's gradient is complete, but the time between two hooks is not a
-/// layer's.
+/// The trainer's callbacks. Called on the thread that runs the executor. On an asynchronous device
+/// the walk runs ahead of the computation: after_backward still comes in order and not before the
+/// layer's gradient is complete, but the time between two hooks is not a layer's.
 struct ExecutionHooks {
   /// Before the forward of a parameter layer reads its parameters; an error aborts the pass. May
   /// call PartArrived meanwhile, whose errors are then its own; empty where nothing goes up: the
   /// device computes with the host's memory, keeps the layer's parameters or has them already.
   std::function<absl::Status(LayerIndex, const PartArrived&)> before_forward;
-  /// Of a forward: nothing has been written to parameters() since the one before, as between the
-  /// parts of a batch. A device with memory of its own then has them already.
+  /// For a forward: parameters() have not changed since the previous one, as between the parts of a
+  /// batch. A device with its own memory then has them already.
   bool same_parameters = false;
   /// After the whole backward of a parameter layer (its gradient is complete in gradients(layer)
   /// and its parameters are not read again in this pass), last layer first.
   std::function<void(LayerIndex)> after_backward;
 };
 
-/// Everybody's factors of a fully connected layer, to step it with. Row-major, host memory, best of
+/// All workers' factors of a fully connected layer, for its step. Row-major, host memory, best of
 /// Executor::allocate_factors.
 struct FactorStep {
   std::span<const float> output_gradients;  ///< rows x M: dY of all workers, stacked
@@ -115,8 +113,8 @@ class Executor {
   virtual const NetSpec& net() const = 0;
   virtual std::span<float> parameters(LayerIndex layer) = 0;
   virtual std::span<float> gradients(LayerIndex layer) = 0;
-  /// What both lie in: whoever sends from there holds it, and nothing else of the executor, which
-  /// it may outlive (nobody writes there then). Released on any thread.
+  /// The memory of both. A sender holds it without holding the executor, which it may outlive (no
+  /// thread writes to it then). Released on any thread.
   virtual std::shared_ptr<const void> memory(LayerIndex layer) const = 0;
 
   /// Running statistics (batch normalisation) of all layers, end to end: the tensors of
@@ -148,14 +146,16 @@ class Executor {
   /// Of the last pass, what was wanted of it. What lies between two layers is the device's wait for
   /// parameters; copies are those of the pass and of steps within it. Until the next pass begins.
   virtual DeviceTimes device_times() const { return {}; }
-  /// From the next pass on; at first kLayers. Nothing where the device does not time itself.
+  /// Applies from the next pass on; initially kLayers. No effect when the device does not time
+  /// itself.
   virtual void time_passes(PassTiming /*wanted*/) {}
 
   /// From now on backward leaves this fully connected layer's gradients out (gradients(layer)
   /// becomes empty, its memory is given back) and copy_factors and step_from_factors take their
   /// place. The optimizer's slots begin as zeros. They and the parameters are where the device
   /// computes: from the layer's next pass or step on parameters(layer) is a copy as old as the last
-  /// fetch_parameters, and nobody looks there for new values. INVALID_ARGUMENT for any other layer.
+  /// fetch_parameters, and the executor does not read new values there. INVALID_ARGUMENT for any
+  /// other layer.
   virtual absl::Status keep_factors(LayerIndex layer, int optimizer_slots) = 0;
   /// Host memory for stacked factors, from which steps take them fast (pinned on a GPU) and which
   /// can be sent from. Zeroed. May outlive the executor and be released on any thread.

@@ -2,6 +2,8 @@
 
 // The layouts of tensors between layers. Separate from device.h so that kernels can include it
 // alone.
+//
+// Called by: worker/engine/device.h and the CUDA kernels. Calls: nothing.
 
 #include <cstdint>
 

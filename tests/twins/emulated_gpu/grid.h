@@ -23,7 +23,7 @@ inline constexpr unsigned kWarpThreads = 32;
 /// kMaxBlockThreads in a block, whole warps where threads shuffle.
 void run_grid(const dim3& grid, const dim3& block, const std::function<void()>& thread);
 
-// ---- what a kernel's thread may ask; nobody else may ----
+// ---- for a kernel's threads only ----
 
 // NOLINTBEGIN(readability-identifier-naming): CUDA's names
 extern thread_local uint3 threadIdx, blockIdx;

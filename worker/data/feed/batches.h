@@ -41,7 +41,7 @@ inline constexpr int kMaxDataThreads = 256;
 
 struct BatchOptions {
   int threads = 1;                   ///< that read, decode and transform; 1 to kMaxDataThreads
-  std::shared_ptr<DataProbe> probe;  ///< null: nobody looks
+  std::shared_ptr<DataProbe> probe;  ///< may be null
   CorruptSamples::Log log;           ///< gets warnings about skipped samples; may be null
 };
 

@@ -1,6 +1,8 @@
 #pragma once
 
 // Runs work on the calling thread and helper threads, until all of it is done.
+//
+// Called by: worker/data/formats/pack.h. Calls: nothing.
 
 #include <cstddef>
 #include <system_error>

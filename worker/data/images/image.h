@@ -19,8 +19,8 @@ struct Region {
   bool operator==(const Region&) const = default;
 };
 
-/// Pixels that somebody else owns: value (channel c, row y, column x) is
-/// pixels[c * channel_stride + y * row_stride + x * pixel_stride].
+/// Pixels owned by another object: value (channel c, row y, column x) is pixels[c * channel_stride
+/// + y * row_stride + x * pixel_stride].
 struct ImageView {
   const std::uint8_t* pixels = nullptr;
   std::int64_t channels = 0;

@@ -1,6 +1,8 @@
 #pragma once
 
 // The layout in which this processor's convolutions are fastest. Any thread.
+//
+// Called by: the CPU device's operators. Calls: oneDNN.
 
 #include <cstdint>
 

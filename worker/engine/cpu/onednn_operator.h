@@ -2,6 +2,8 @@
 
 // Shared by the operators on oneDNN: converts exceptions to statuses, and tensors between the
 // layers' layout and the layout that a primitive prefers.
+//
+// Called by: the operators on oneDNN and worker/engine/cpu/cpu_device.h. Calls: oneDNN.
 
 #include <memory>
 #include <string>

@@ -1,6 +1,8 @@
 #pragma once
 
 // A tensor in the CPU device's own layout and its plain twin (layout_adapter.h), by oneDNN.
+//
+// Called by: worker/engine/cpu/cpu_device.h. Calls: worker/engine/cpu/onednn_operator.h.
 
 #include <memory>
 

@@ -1,8 +1,8 @@
 #pragma once
 
 // The loops of vector_loops.h, written once and compiled once for each instruction set (the files
-// that include this; nobody else may). The rules of common/tensor/kernels_body.h apply: everything
-// is in an unnamed namespace and calls no inline function of another header.
+// that include this; no others may). The rules of common/tensor/kernels_body.h apply: everything is
+// in an unnamed namespace and calls no inline function of another header.
 
 #include <cstdint>
 

@@ -6,6 +6,8 @@
 // Accepts only deterministic engines that compute in `precision`. Planning needs no GPU: PlanTarget
 // may describe one, so that tests can ask the real cuDNN for its plans on an H100
 // (convolution_plans_test.cc).
+//
+// Called by: worker/engine/cuda/convolution.cc. Calls: cuDNN, through cudnn_descriptor.h.
 
 #include <array>
 #include <compare>

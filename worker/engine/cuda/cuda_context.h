@@ -7,6 +7,8 @@
 // the GPU, `download` gradients to the host, and `factors` runs steps from factors. Events order
 // them against `compute` where one needs the other's result (cuda_device.cc). Nothing uses the
 // default stream or waits for the whole device.
+//
+// Called by: worker/engine/cuda/cuda_device.cc and all its operators. Calls: CUDA.
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>

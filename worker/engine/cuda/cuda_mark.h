@@ -34,7 +34,7 @@ class CudaMark final : public DeviceMark {
   cudaEvent_t event_ = nullptr;
 };
 
-/// Of CudaDevice::make_mark; null: nobody wants to know.
+/// Of CudaDevice::make_mark; null: not needed.
 inline absl::Status record_mark(DeviceMark* mark, cudaStream_t stream) {
   return mark == nullptr ? absl::OkStatus() : static_cast<CudaMark*>(mark)->record(stream);
 }

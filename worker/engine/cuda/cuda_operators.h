@@ -6,6 +6,8 @@
 //
 // Layouts: all operators support kPlain and, where CudaDevice says so, its image layout, kBfloat16
 // or kChannelsLast. A convolution accepts either as input and output.
+//
+// Called by: worker/engine/cuda/cuda_device.cc. Calls: worker/engine/cuda/kernels, cuDNN, cuBLASLt.
 
 #include <memory>
 

@@ -1,6 +1,8 @@
 #pragma once
 
 // Converts the return codes of CUDA's libraries to statuses.
+//
+// Called by: all of worker/engine/cuda. Calls: nothing.
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>

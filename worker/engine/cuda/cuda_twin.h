@@ -2,6 +2,8 @@
 
 // A tensor that has channels last and its plain twin (layout_adapter.h), in memory that the twins
 // of all operators share (CudaContext::reserve_twins).
+//
+// Called by: worker/engine/cuda/cuda_device.cc. Calls: worker/engine/cuda/kernels/cuda_kernels.h.
 
 #include <cstddef>
 #include <memory>

@@ -1,6 +1,8 @@
 #pragma once
 
 // Descriptors of cuDNN's graph interface, each created, filled and finalized in one step.
+//
+// Called by: worker/engine/cuda/convolution_plans.h. Calls: cuDNN.
 
 #include <cudnn.h>
 

@@ -1,6 +1,9 @@
 #pragma once
 
 // A matrix product on cuBLASLt, planned once for its sizes.
+//
+// Called by: worker/engine/cuda/cuda_factors.h and worker/engine/cuda/fully_connected.cc. Calls:
+// cuBLASLt.
 
 #include <cublasLt.h>
 

@@ -3,6 +3,8 @@
 // Pinned host memory, from and to which a GPU copies directly. It is the program's own memory,
 // pinned in place, so that messages can be sent from it. Other processes read it through shared
 // memory, without CUDA.
+//
+// Called by: worker/engine/cuda/cuda_device.cc and worker/engine/cuda/cuda_factors.h. Calls: CUDA.
 
 #include <cstdint>
 

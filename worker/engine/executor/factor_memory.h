@@ -36,7 +36,7 @@ class FactorMemory {
   /// As bring_up, within a pass: whatever is queued later reads them. `marks`: of the copy, if it
   /// is not up yet.
   absl::Status start_bringing_up(const CopyMarks& marks);
-  /// Whoever steps says so: the host's parameters are old.
+  /// Called after a step: the host's parameters are outdated.
   void stepped() { host_is_current_ = false; }
 
   absl::Status fetch_parameters();

@@ -2,6 +2,9 @@
 
 // Adapts operators that only compute on plain tensors to neighbours with another layout. Shared by
 // the devices; each converts layouts in its own way.
+//
+// Called by: worker/engine/cpu/cpu_device.h and worker/engine/cuda/cuda_device.cc. Calls: the
+// adapted operator.
 
 #include <functional>
 #include <memory>

@@ -16,8 +16,9 @@
 //     (after_backward) as their gradients have arrived in host memory: asked for after each layer
 //     with parameters, waited for after the last, in the order of the walk. When forward or
 //     backward returns, with an error or without, the device has nothing queued.
-//  6. A ReLU whose only input nobody else reads may be computed by that input's layer, by what the
-//     device says (Device::takes_relu); then the walk does not call it, in both passes or forward.
+//  6. A ReLU that is the only reader of its input may be computed by that input's layer, as the
+//     device decides (Device::takes_relu); then the walk does not call it, in both passes or
+//     forward.
 //  7. A layer's backward runs only if a parameter layer is at or before it; nothing computes the
 //     gradient of the data.
 
@@ -108,7 +109,7 @@ class NetworkExecutor final : public Executor {
     bool runs_backward = false;
     int parameter_layer = -1;             // LayerIndex, or -1
     float* statistics = nullptr;          // in statistics_
-    std::vector<float*> input_gradients;  // what the operator writes; null: nobody wants it
+    std::vector<float*> input_gradients;  // what the operator writes; null: not needed
     // What is then added to the gradient of an input that another layer has written before.
     struct Sum {
       float* target = nullptr;

@@ -41,8 +41,8 @@ class PassTimes {
   /// as there are intervals.
   absl::Status begin(LayerIndex layer);
   absl::Status end();
-  /// What the device has to set at a copy that it gets now. None where nobody wants to know, nor
-  /// beyond so many copies in a pass. `layer`: as in CopyInterval.
+  /// The marks for the next copy. None when times are not wanted, or beyond the limit of copies in
+  /// a pass. `layer`: as in CopyInterval.
   CopyMarks copy(Stage stage, std::optional<LayerIndex> layer, std::int64_t bytes);
   /// When the device has nothing queued any more: makes times().
   absl::Status read();

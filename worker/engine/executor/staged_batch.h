@@ -52,8 +52,8 @@ class StagedBatch {
   /// Reads no more, and forgets the batch.
   void rest();
 
-  /// Has the images in `buffer` for operators that are queued from now on, by exchanging it, which
-  /// nobody may use any more, for the memory where they are. Copies what is missing. After an error
+  /// Provides the images in `buffer` to operators queued from now on, by exchanging it (which must
+  /// no longer be in use) for the memory that holds them. Copies what is missing. After an error
   /// `buffer` is what it was.
   absl::Status take(DeviceMemory& buffer);
 

@@ -22,8 +22,7 @@
 
 namespace poseidon {
 
-/// What the backward of a layer type reads besides its output's gradient; a contract of all
-/// devices.
+/// What the backward of a layer type reads besides its output's gradient; it binds all devices.
 struct BackwardNeeds {
   bool inputs = false;
   bool output = false;
@@ -43,7 +42,7 @@ struct LayerTensors {
   int output = kNoBuffer;
   int output_gradient = kNoBuffer;  ///< none for losses and without backward
   struct InputGradient {
-    int written = kNoBuffer;  ///< what the operator writes; none where nobody wants it
+    int written = kNoBuffer;  ///< what the operator writes; none if not needed
     int added_to =
         kNoBuffer;  ///< to which the executor then adds it, if another wrote there before
   };

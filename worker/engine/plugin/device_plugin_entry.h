@@ -3,6 +3,9 @@
 // The functions that a device plug-in (libposeidon_<kind>.so) exports, and what the program passes
 // to it. Plug-ins are C++ and share our headers, so both sides must be built with one compiler and
 // one Abseil. The interface text states these and is compared first.
+//
+// Called by: device_plugin.h, which loads plug-ins; worker/engine/cuda/cuda_device.cc exports its
+// functions. Calls: nothing.
 
 #include <cstddef>
 #include <memory>

@@ -9,6 +9,8 @@
 // bits on every GPU. Nothing is contracted into fused multiply-adds (compiled with -fmad=false), so
 // that each element rounds as in the CPU's loops, except averages and LRN, which agree to a few
 // units in the last place.
+//
+// Called by: the operators of worker/engine/cuda. Calls: nothing.
 
 #include <cuda_runtime_api.h>
 
