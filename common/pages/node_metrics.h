@@ -3,7 +3,7 @@
 // A server's or worker's Prometheus metrics (docs/metrics.md has them all): the values of its
 // probes at the moment of a scrape.
 //
-// Called by: server/main.cc and worker/main.cc; assignments change the layers shown. Calls:
+// Called by: server/main.cc and worker/worker_main.cc; assignments change the layers shown. Calls:
 // common/pages/metrics_server.h, common/probes.
 //
 // Series per layer, of which a network has at most some hundreds: 22 on a worker, 3 on a server;

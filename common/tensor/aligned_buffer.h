@@ -7,7 +7,7 @@
 // Called by: shards, routes and relays, which keep their tensors in it. An OutgoingMessage holds
 // its owner until the message is sent, or, where the peer reads it in place
 // (common/transport/paced_transport.h), until the peer releases it. Calls:
-// common/tensor/tensor_memory.h.
+// common/tensor/tensor_memory.h, which defines sendable().
 //
 // Sizes of FloatBuffer count floats, of PayloadBuffer bytes. New memory is zeroed. Any thread may
 // drop a reference; only one thread at a time may change a buffer. Errors: the process aborts when

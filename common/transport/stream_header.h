@@ -4,7 +4,7 @@
 // proto/poseidon/v1/stream.proto, encoded and decoded without allocation. Pure.
 //
 // Called by: common/transport/paced_transport.cc, which prepends the header to each message it
-// sends and strips it from each it receives. Calls: common/wire/protobuf_walk.h.
+// sends and strips it from each it receives. Calls: nothing.
 
 #include <array>
 #include <cstddef>

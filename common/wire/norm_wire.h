@@ -4,8 +4,7 @@
 // workers get them. Pure.
 //
 // Called by: server/shard/shard.h when a chunk's gradient is complete; sync/routes/norm_book.h,
-// which adds up the norms and sends the totals back to the shard. Calls:
-// common/wire/protobuf_walk.h.
+// which adds up the norms and sends the totals back to the shard. Calls: common/plan/plan.h.
 
 #include <cstddef>
 #include <string>

@@ -3,7 +3,7 @@
 // Makes a Plan from network, batch, members and sync options. Pure.
 //
 // Called by: coordinator/job/job_run.h, with a resolved job and its nodes; it sends the plan to
-// every node. Calls: time_rule.h, message_sizes.h, local_groups.h, placement.h, tensor_rules.h.
+// every node. Calls: time_rule.h, message_sizes.h, local_groups.h, placement.h.
 
 #include <cstdint>
 #include <optional>

@@ -2,7 +2,8 @@
 
 // Computes the multipliers of every tensor from the job's optimizer.layers. Pure.
 //
-// Called by: planner.h, which writes them into the plan. Calls: nothing.
+// Called by: job_resolver.cc and cli/commands/job_file.cc; planner.h writes the multipliers into
+// the plan. Calls: nothing.
 
 #include <string_view>
 #include <vector>

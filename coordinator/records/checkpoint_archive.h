@@ -4,7 +4,8 @@
 // directory: checkpoints/JOB_ID/EPOCH-ITERATION.json. A checkpoint is committed once its file
 // exists.
 //
-// Called by: coordinator/job/checkpoint_commit.h, which decides. Calls: the disk.
+// Called by: coordinator/cluster/cluster.h, when coordinator/job/checkpoint_commit.h decides.
+// Calls: the disk.
 //
 // Threads: write and remove may be called on any; they run, and call back, as tasks of `disk`.
 

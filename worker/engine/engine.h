@@ -3,7 +3,7 @@
 // The engine that a worker computes on, chosen when its process starts: the seam between the worker
 // and the kinds of hardware.
 //
-// Called by: worker/worker_node.h, worker/worker_job.h. Calls: an implementation; open_engine.h has
+// Called by: worker/worker_main.h, worker/worker_job.h. Calls: an implementation; open_engine.h has
 // those of poseidon-worker.
 
 #include <functional>

@@ -2,8 +2,8 @@
 
 // The CPU device: oneDNN for the heavy layers, our own loops for the rest.
 //
-// Called by: worker/engine/executor/network_executor.h; worker/engine/plugin/open_engine.h creates
-// it. Calls: oneDNN.
+// Called by: worker/engine/plugin/open_engine.h, which creates it;
+// worker/engine/executor/network_executor.h uses it. Calls: oneDNN.
 
 #include <memory>
 

@@ -3,7 +3,8 @@
 // CPU layers that are our own loops. oneDNN's ReLU and max pooling drop NaN, which would hide a
 // broken run, and it lacks the others in the form that we promise.
 //
-// Called by: worker/engine/cpu/cpu_device.h. Calls: worker/engine/cpu/vector_loops.h.
+// Called by: worker/engine/cpu/cpu_device.h. Calls: worker/engine/cpu/vector_loops.h (from the
+// operators' .cc files).
 
 #include <memory>
 
