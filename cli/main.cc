@@ -56,7 +56,7 @@ void add_coordinator_options(CLI::App& app, CoordinatorAccess& access) {
 }
 
 void add_follow_options(CLI::App& app, FollowOptions& options) {
-  app.add_flag("--wait", options.wait, "show progress until the job ends; its outcome is ours");
+  app.add_flag("--wait", options.wait, "show progress until the job ends; exit with its outcome");
   app.add_option_function<std::int64_t>(
          "--coordinator-away-s",
          [&options](const std::int64_t& seconds) {
@@ -88,10 +88,10 @@ void add_submit(CLI::App& app, SubmitOptions& options) {
   app.add_option("job", options.job_path, "job file (JSON)")->required();
   add_coordinator_options(app, options);
   app.add_option("--workers", options.workers,
-                 "wait for and use exactly so many (default: begin with those that are here, at "
-                 "least membership.min_workers, and take in more as they come)");
+                 "use exactly N workers (default: start with those that are connected, at least "
+                 "membership.min_workers, and add others as they join)");
   app.add_option("--servers", options.servers,
-                 "wait for and use exactly so many (default: all there are)");
+                 "use exactly N servers (default: all that are connected)");
   app.add_option("--run-dir", options.run_dir,
                  "absolute folder on the coordinator's machine (default: in its state directory)");
   add_follow_options(app, options.follow);
@@ -104,10 +104,10 @@ void add_submit(CLI::App& app, SubmitOptions& options) {
 void add_stop(CLI::App& app, StopOptions& options) {
   add_coordinator_options(app, options);
   app.add_option("--job", options.job,
-                 "id, as `submit` and `status` tell it: stop no other one (default: the job that "
-                 "there is)");
+                 "id, as `submit` and `status` print it: stop only this job (default: the "
+                 "current one)");
   app.add_option("--checkpoint-within-s", options.checkpoint_within_s,
-                 "how long a checkpoint of what it has trained may take; 0: take none")
+                 "time limit of a final checkpoint; 0: none")
       ->check(CLI::Range(0, 86400))
       ->capture_default_str();
   app.footer(
@@ -128,10 +128,10 @@ void add_status(CLI::App& app, StatusOptions& options) {
 void add_top(CLI::App& app, TopOptions& options) {
   add_coordinator_options(app, options);
   app.add_flag("--json", options.json, "one JSON object per line for scripts, as status --json");
-  app.add_option("--interval-s", options.interval_s, "seconds between two looks")
+  app.add_option("--interval-s", options.interval_s, "seconds between refreshes")
       ->check(is_in(0.1, 3600.0))
       ->capture_default_str();
-  app.add_option("--frames", options.frames, "end after so many looks; 0: never")
+  app.add_option("--frames", options.frames, "exit after N refreshes; 0: never")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40))
       ->capture_default_str();
   app.footer(
@@ -143,10 +143,10 @@ void add_top(CLI::App& app, TopOptions& options) {
 void add_trace(CLI::App& app, TraceOptions& options) {
   add_coordinator_options(app, options);
   app.add_option("--to", options.to, "JSON file to write, on this machine")->required();
-  app.add_option("--iterations", options.iterations, "how many of the next ones")
+  app.add_option("--iterations", options.iterations, "number of iterations to trace")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  app.add_option("--timeout-s", options.timeout_s, "how long to wait for them; then what there is")
+  app.add_option("--timeout-s", options.timeout_s, "timeout; then writes a partial trace")
       ->check(CLI::Range(1, 600))
       ->capture_default_str();
   app.footer(
@@ -159,7 +159,7 @@ void add_doctor(CLI::App& app, DoctorOptions& options) {
   add_coordinator_options(app, options);
   app.add_flag("--json", options.json, "one JSON object for scripts");
   app.add_option("--iterations", options.iterations,
-                 "how many of the next ones to look at (default: some seconds of them)")
+                 "number of iterations to trace to look at (default: some seconds of them)")
       ->check(CLI::Range(2, 1000));
   app.footer(
       "Takes a short trace, looks at it, at the status and at the daemons' metrics (of those with\n"
@@ -179,8 +179,9 @@ void add_plan(CLI::App& app, PlanOptions& options) {
   app.add_option("--device-flops", options.device_flops,
                  "matrix products on one worker: 6e12, 6T, 312TFLOPS (default: as fast as "
                  "--images-per-s tells, else 6T)");
-  app.add_option("--images-per-s", options.images_per_s,
-                 "what one worker trains alone (default: from the network and --device-flops)");
+  app.add_option(
+      "--images-per-s", options.images_per_s,
+      "training speed of one worker alone (default: from the network and --device-flops)");
   app.add_option("--workers-per-machine", options.workers_per_machine,
                  "how many share a machine and its link, as with several GPUs (default 1)")
       ->check(CLI::Range(1, 1024));
@@ -209,7 +210,7 @@ void add_source(CLI::App& app, DataSourceOptions& options) {
       "--format", options.format,
       "idx, cifar10, cifar100, image_folder or records (default: by what a folder holds)");
   app.add_option("--labels", options.labels, "cifar100: fine (default) or coarse");
-  app.add_option("--threads", options.threads, "that decode; 0: all cores")
+  app.add_option("--threads", options.threads, "decoding threads; 0: all cores")
       ->check(CLI::Range(0, kMaxDataThreads))
       ->capture_default_str();
 }
@@ -222,18 +223,18 @@ void add_data(CLI::App& app, DataPackOptions& pack, DataSourceOptions& check) {
       "Example:\n  poseidon data check imagenet/train");
   CLI::App* pack_command = app.add_subcommand("pack", "Pack samples into record files");
   add_source(*pack_command, pack.source);
-  pack_command->add_option("--to", pack.to, "folder to make; it must not be there yet")->required();
-  auto* shards = pack_command->add_option("--shards", pack.shards, "exactly so many files");
+  pack_command->add_option("--to", pack.to, "folder to create; it must not exist")->required();
+  auto* shards = pack_command->add_option("--shards", pack.shards, "exactly N files");
   shards->check(CLI::Range(std::int64_t{1}, kMaxShards));
   pack_command
       ->add_option("--shard-bytes", pack.shard_bytes,
-                   "begin another file after so many (default 1GiB)")
+                   "start a new file after this size (default 1GiB)")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 50))
       ->excludes(shards);
   pack_command
       ->add_option("--max-corrupt-share", pack.max_corrupt_share,
-                   "share of samples that may be left out because they cannot be read")
+                   "largest share of unreadable samples to skip")
       ->check(is_in(0.0, 1.0))
       ->capture_default_str();
   pack_command->footer(
@@ -266,7 +267,7 @@ void add_checkpoint_remove(CLI::App& app, CheckpointRemoveOptions& options) {
       app.add_option("--checkpoint", options.checkpoints, "ids, as in the list")->expected(1, -1);
   CLI::Option* job =
       app.add_option("--job", options.job, "id of a job, as in the list: all of its checkpoints");
-  app.add_option("--keep", options.keep, "with --job: but so many, the newest")
+  app.add_option("--keep", options.keep, "with --job: keep the N newest")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30))
       ->needs(job);
   ids->excludes(job);
@@ -314,7 +315,7 @@ void add_checkpoint(CLI::App& app, CheckpointOptions& options) {
       "Example:\n  poseidon checkpoint export --to model.safetensors --coordinator 10.0.0.1:4700");
 
   CheckpointRestoreOptions& to = options.restore;
-  CLI::App* restore = app.add_subcommand("restore", "Go on with a job from a checkpoint");
+  CLI::App* restore = app.add_subcommand("restore", "Resume a job from a checkpoint");
   add_coordinator_options(*restore, to);
   add_checkpoint_id(*restore, to.checkpoint);
   const CLI::Range count(std::int64_t{1}, std::int64_t{1} << 20);
@@ -345,12 +346,13 @@ void add_tls(CLI::App& app, TlsInitOptions& init, TlsIssueOptions& issue) {
   const CLI::Range days(1, kMaxCertificateDays);
   CLI::App* init_command =
       app.add_subcommand("init", "Make a private authority and a certificate for each role");
-  init_command->add_option("--to", init.to, "folder for all of it")->required();
+  init_command->add_option("--to", init.to, "output folder")->required();
   init_command->add_option("--days", init.days, "how long certificates are valid")
       ->check(days)
       ->capture_default_str();
   init_command->footer(absl::StrCat(
-      "Leaves DIR/ca (keep it away from the cluster: who has ca.key can make certificates) and a\n"
+      "Leaves DIR/ca (keep it away from the cluster: ca.key allows its holder to issue "
+      "certificates) and a\n"
       "folder for each role (",
       peer_role_list(),
       "),\neach ready to be copied and given as --tls-dir; that of monitor is for Prometheus. What "
@@ -409,11 +411,11 @@ int run(int argc, char** argv) {
   CLI::App* local_command = app.add_subcommand("local", "Train on this machine: a whole cluster");
   CLI::App* submit_command = app.add_subcommand("submit", "Give a job to a running cluster");
   CLI::App* stop_command = app.add_subcommand("stop", "End the job, after a checkpoint");
-  CLI::App* status_command = app.add_subcommand("status", "What the cluster does now");
+  CLI::App* status_command = app.add_subcommand("status", "Show the state of the cluster");
   CLI::App* top_command = app.add_subcommand("top", "The cluster on a terminal, live");
   CLI::App* trace_command =
-      app.add_subcommand("trace", "What every node did in some iterations, for Perfetto");
-  CLI::App* doctor_command = app.add_subcommand("doctor", "What limits the job, and what to do");
+      app.add_subcommand("trace", "Trace all nodes for some iterations, for Perfetto");
+  CLI::App* doctor_command = app.add_subcommand("doctor", "Diagnose what limits the job");
   CLI::App* plan_command =
       app.add_subcommand("plan", "Predict schemes and speed of a job, without a cluster");
   CLI::App* models_command = app.add_subcommand("models", "The networks shipped");

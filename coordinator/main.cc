@@ -47,16 +47,17 @@ void add_options(CLI::App& app, MainOptions& options) {
                  "ADDR:PORT for Prometheus; :PORT is this machine alone");
   app.add_option("--status-listen", options.status_listen,
                  "ADDR:PORT for the status page; PORT alone: for this machine only");
-  app.add_option("--lease-ms", options.lease_ms, "a node silent for so long is declared dead")
+  app.add_option("--lease-ms", options.lease_ms, "silence after which a node is declared dead")
       ->capture_default_str();
-  app.add_option("--heartbeat-ms", options.heartbeat_ms, "how often nodes are asked to speak")
+  app.add_option("--heartbeat-ms", options.heartbeat_ms, "interval of heartbeats")
       ->capture_default_str();
   app.add_option("--wait-for-nodes-s", options.wait_for_nodes_s,
                  "how long a job waits for missing nodes before it fails")
       ->capture_default_str();
-  app.add_option("--prepare-timeout-s", options.prepare_timeout_s,
-                 "how long nodes may take to list their data and to read a checkpoint before the "
-                 "job fails or, once it has trained, goes on without those that are not ready")
+  app.add_option(
+         "--prepare-timeout-s", options.prepare_timeout_s,
+         "how long nodes may take to list their data and to read a checkpoint before the "
+         "job fails or, once it has trained, continues without the nodes that are not ready")
       ->check(CLI::Range(1, 7 * 86400))
       ->capture_default_str();
   app.add_option("--job-on-stop", options.job_on_stop,
@@ -65,7 +66,7 @@ void add_options(CLI::App& app, MainOptions& options) {
       ->check(CLI::IsMember({"end", "keep"}))
       ->capture_default_str();
   app.add_option("--checkpoint-on-stop-s", options.checkpoint_on_stop_s,
-                 "how long a clean stop waits for a checkpoint of the job that trains; 0: none")
+                 "time that a clean stop waits for a final checkpoint; 0: none")
       ->check(CLI::Range(0, 3600))
       ->capture_default_str();
   add_daemon_options(app, options.daemon);

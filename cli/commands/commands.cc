@@ -103,7 +103,7 @@ absl::Status run_plan(const PlanOptions& options) {
   if (options.images_per_s && !(*options.images_per_s >= 1e-4 && *options.images_per_s <= 1e9)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--images-per-s ", *options.images_per_s,
-                     " must be from 0.0001 to 1e9: what one worker trains alone"));
+                     " must be from 0.0001 to 1e9: training speed of one worker alone"));
   }
   machines.images_per_s = options.images_per_s;
 

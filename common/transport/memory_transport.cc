@@ -267,7 +267,7 @@ std::unique_ptr<Stream> MemoryNetwork::Endpoint::connect(const std::string& addr
   post([this, pipe, address] {
     const auto listener = network_->listeners_.find(address);
     if (listener == network_->listeners_.end()) {
-      pipe->end(0, absl::UnavailableError(absl::StrCat("nobody listens at ", address)));
+      pipe->end(0, absl::UnavailableError(absl::StrCat("no listener at ", address)));
       return;
     }
     pipe->side(1).of = listener->second.of;

@@ -54,8 +54,6 @@ NOT_YET = {
     "could have been heard",
     "that was new has been made with it",
     "when last, and whether the answer was",
-    "but so many, the newest",
-    "stop no other one",
     *RETIRED_NAMES,
 }
 

@@ -14,8 +14,8 @@
 #include "absl/base/config.h"
 #include "absl/status/statusor.h"
 #include "worker/engine/device.h"
-#include "worker/engine/plugin/device_plugin_digest.h"
 #include "worker/engine/plugin/device_plugin.h"
+#include "worker/engine/plugin/device_plugin_digest.h"
 
 namespace poseidon {
 
