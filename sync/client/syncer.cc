@@ -60,41 +60,12 @@ void Syncer::start() {
     peers_.relay->begin(plan_, rank_, transport_, options_, traffic_,
                         [this](const absl::Status& status) { events_->sync_failed(status); });
   }
-  if (rank_ == WorkerRank(0) && options_.first_iteration == 0) {
-    links_.route().initialise_from_here();
-  } else {
-    links_.route().pull_initial();
-  }
-  links_.connect();
+  const bool gives = rank_ == WorkerRank(0) && options_.first_iteration == 0;
+  links_.start(gives ? ChunkLinks::FirstParameters::kGiven : ChunkLinks::FirstParameters::kFetched);
   if (factors_ != nullptr) factors_->start();
 }
 
-void Syncer::gradient_ready(LayerIndex layer, Iteration iteration) {
-  if (links_.failed()) return;
-  links_.ready(layer);
-  links_.route().gradient_ready(layer, iteration);
-  links_.pump();
-}
-
-void Syncer::layer_measured(LayerIndex layer, Iteration iteration,
-                            std::vector<TensorSquares> tensors) {
-  if (links_.failed()) return;
-  settle(links_.route().layer_measured(layer, iteration, std::move(tensors)));
-}
-
-void Syncer::settle(const NormBook::Complete& norms) {
-  if (!norms.layers.empty()) links_.pump();
-  if (norms.all_gradients) events_->norms_complete(norms.iteration, *norms.all_gradients);
-}
-
-void Syncer::fetch_exact() {
-  if (links_.failed()) return;
-  links_.route().pull_exact();
-  links_.pump();
-}
-
 void Syncer::landed(const Landing& landing) {
-  settle(landing.norms);
   if (!landing.layer) {
     if (landing.exact || landing.leading_elements == 0) return;
     events_->parameters_arriving(landing.chunk_layer, landing.chunk_version,

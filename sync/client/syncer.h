@@ -11,6 +11,7 @@
 // runs on the transport's loop and holds no lock.
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -45,23 +46,29 @@ class Syncer final : private ChunkLinks::Owner {
 
   /// A PS layer: the gradient of `iteration` is complete and stays unchanged until its version has
   /// landed.
-  void gradient_ready(LayerIndex layer, Iteration iteration);
+  void gradient_ready(LayerIndex layer, Iteration iteration) {
+    links_.gradient_ready(layer, iteration);
+  }
 
   /// A layer that goes by SFB, where the plan's steps need the network's norm: its tensors'
   /// squares.
-  void layer_measured(LayerIndex layer, Iteration iteration, std::vector<TensorSquares> tensors);
+  void layer_measured(LayerIndex layer, Iteration iteration, std::vector<TensorSquares> tensors) {
+    links_.layer_measured(layer, iteration, std::move(tensors));
+  }
 
   /// With a 16-bit wire type: replaces the rounded parameters by the servers' own, which is what a
   /// model file should hold. Once, when the last version of every layer has landed.
-  void fetch_exact();
+  void fetch_exact() { links_.fetch_exact(); }
 
   /// The streams of SFB layers; null when the plan has none. Its route's memory may be used by the
   /// trainer (sfb_route.h says when).
   FactorExchange* factors() { return factors_.get(); }
 
  private:
-  void settle(const NormBook::Complete& norms);
   void landed(const Landing& landing) override;
+  void norms_complete(Iteration iteration, double all_gradients) override {
+    events_->norms_complete(iteration, all_gradients);
+  }
   void links_failed(const absl::Status& status) override { events_->sync_failed(status); }
 
   Transport* const transport_;

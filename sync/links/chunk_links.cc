@@ -80,11 +80,57 @@ ChunkLinks::ChunkLinks(Transport* transport, PsRoute route, Towards towards,
 
 ChunkLinks::~ChunkLinks() { *alive_ = false; }
 
-void ChunkLinks::connect() {
+void ChunkLinks::start(FirstParameters first) {
+  switch (first) {
+    case FirstParameters::kGiven:
+      route_.initialise_from_here();
+      break;
+    case FirstParameters::kFetched:
+      route_.pull_initial();
+      break;
+    case FirstParameters::kRequested:
+      break;
+  }
   for (auto& link : links_) connect(*link);
 }
 
-void ChunkLinks::pump() {
+void ChunkLinks::gradient_ready(LayerIndex layer, Iteration iteration) {
+  if (failed_) return;
+  ready_since_[layer.value()] = transport_->now();
+  route_.gradient_ready(layer, iteration);
+  pump_all();
+}
+
+void ChunkLinks::request(std::span<const ChunkRequest> requests) {
+  if (failed_ || requests.empty()) return;
+  for (const ChunkRequest& request : requests) {
+    if (request.kind == ChunkRequest::Kind::kPush) {
+      const LayerIndex layer = route_.plan().chunks[request.chunk.value()].layer;
+      ready_since_[layer.value()] = transport_->now();
+    }
+    route_.request(request);
+  }
+  pump_all();
+}
+
+void ChunkLinks::layer_measured(LayerIndex layer, Iteration iteration,
+                                std::vector<TensorSquares> tensors) {
+  if (failed_) return;
+  settle(route_.layer_measured(layer, iteration, std::move(tensors)));
+}
+
+void ChunkLinks::settle(const NormBook::Complete& norms) {
+  if (!norms.layers.empty()) pump_all();
+  if (norms.all_gradients) owner_->norms_complete(norms.iteration, *norms.all_gradients);
+}
+
+void ChunkLinks::fetch_exact() {
+  if (failed_) return;
+  route_.pull_exact();
+  pump_all();
+}
+
+void ChunkLinks::pump_all() {
   if (failed_) return;
   for (std::size_t turn = 0; turn < links_.size(); ++turn) {
     pump(*links_[receiver_in_turn(route_.rank().value(), turn, links_.size())]);
@@ -158,6 +204,7 @@ void ChunkLinks::on_message(Link& link, const Bytes& message) {
                            .peer = link.peer_number(),
                            .bytes = landing.payload_bytes});
   }
+  settle(landing.norms);
   owner_->landed(landing);
   if (!failed_) pump(link);  // parameters that came before their norms are asked for again
 }

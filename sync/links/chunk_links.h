@@ -9,6 +9,7 @@
 // of it.
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,12 +31,21 @@ class ChunkLinks {
     virtual ~Owner() = default;
     /// A message was used. May call back.
     virtual void landed(const Landing& landing) = 0;
+    /// Where steps need the norm of all gradients: the squares of those of `iteration`.
+    virtual void norms_complete(Iteration /*iteration*/, double /*all_gradients*/) {}
     /// It cannot go on; last event. The message names the other side and the remedy.
     virtual void links_failed(const absl::Status& status) = 0;
   };
 
   /// What the other sides are: for messages.
   enum class Towards : std::uint8_t { kServers, kRelay };
+
+  /// Where the first parameters come from.
+  enum class FirstParameters : std::uint8_t {
+    kGiven,      ///< from the route's memory; those who have the chunks give them back
+    kFetched,    ///< from those who have the chunks
+    kRequested,  ///< from the route's memory, chunk by chunk, as request() says
+  };
 
   /// One stream for each server of the route's plan that owns chunks. Pointers must outlive it.
   /// `options` says how patient it is.
@@ -45,13 +55,18 @@ class ChunkLinks {
   ChunkLinks(const ChunkLinks&) = delete;
   ChunkLinks& operator=(const ChunkLinks&) = delete;
 
-  void connect();
-  /// Whoever changes it pumps afterwards.
-  PsRoute& route() { return route_; }
-  void pump();
-  /// A gradient of this layer became ready: for traces.
-  void ready(LayerIndex layer) { ready_since_[layer.value()] = transport_->now(); }
-  bool failed() const { return failed_; }
+  // On the loop. Each sends what it leads to; once the links have failed none does anything.
+
+  /// Once: connects to all other sides.
+  void start(FirstParameters first);
+  /// See PsRoute::gradient_ready.
+  void gradient_ready(LayerIndex layer, Iteration iteration);
+  /// The same of chunks; they are queued together, so the most urgent one leaves first.
+  void request(std::span<const ChunkRequest> requests);
+  /// See PsRoute::layer_measured. What that completes of norms, the owner hears.
+  void layer_measured(LayerIndex layer, Iteration iteration, std::vector<TensorSquares> tensors);
+  /// See PsRoute::pull_exact.
+  void fetch_exact();
 
  private:
   class Link;
@@ -61,6 +76,8 @@ class ChunkLinks {
   }
   void connect(Link& link);
   void pump(Link& link);
+  void pump_all();
+  void settle(const NormBook::Complete& norms);
   void sent(TraceSpan span);
   void on_message(Link& link, const Bytes& message);
   void on_closed(Link& link, const absl::Status& status);

@@ -122,7 +122,7 @@ ChunkDecision Relay::on_initialise(ChunkId chunk, const DecodedChunk& message) {
   if (slot.is_here) return repeat(chunk, header.rank, known);
   if (std::exchange(slot.initialising, true)) return refuse(DataRefusal::kDuplicate, known);
   copy_payload(message.payload, part_of(parameters_, chunk), ElementType::kFloat32, *team_);
-  requests_.push_back({.kind = Request::Kind::kInitialise, .chunk = chunk});
+  requests_.push_back({.kind = ChunkRequest::Kind::kInitialise, .chunk = chunk});
   return {};
 }
 
@@ -147,7 +147,7 @@ ChunkDecision Relay::on_pull(ChunkId chunk, const ChunkHeader& header) {
     slot.exact_for.push_back(header.rank);
   }
   if (!std::exchange(slot.exact_asked, true)) {
-    requests_.push_back({.kind = Request::Kind::kPullExact, .chunk = chunk});
+    requests_.push_back({.kind = ChunkRequest::Kind::kPullExact, .chunk = chunk});
   }
   return {};
 }
@@ -192,8 +192,9 @@ ChunkDecision Relay::on_push(ChunkId chunk, const DecodedChunk& message) {
 }
 
 void Relay::push_up(ChunkId chunk) {
-  requests_.push_back(
-      {.kind = Request::Kind::kPush, .chunk = chunk, .iteration = slots_[chunk.value()].version});
+  requests_.push_back({.kind = ChunkRequest::Kind::kPush,
+                       .chunk = chunk,
+                       .iteration = slots_[chunk.value()].version});
 }
 
 std::vector<Delivery> Relay::landed(ChunkId chunk, Iteration version, bool exact) {

@@ -41,6 +41,7 @@
 #include "sync/chunks/chunk_holder.h"
 #include "sync/chunks/consistency.h"
 #include "sync/chunks/early_budget.h"
+#include "sync/routes/chunk_request.h"
 #include "sync/routes/layer_memory.h"
 
 namespace poseidon {
@@ -60,15 +61,8 @@ class Relay final : public ChunkHolder {
   /// Where the route towards the servers finds sums and puts parameters. By LayerIndex.
   std::vector<LayerMemory> layers() const;
 
-  /// What the route is to ask of the servers.
-  struct Request {
-    enum class Kind : std::uint8_t { kInitialise, kPush, kPullExact };
-    Kind kind = Kind::kPush;
-    ChunkId chunk;
-    Iteration iteration = 0;  ///< of a push
-  };
-  /// What follows from what has come since the last call.
-  std::vector<Request> take_requests() { return std::exchange(requests_, {}); }
+  /// What the route is to ask of the servers: what follows from what has come since the last call.
+  std::vector<ChunkRequest> take_requests() { return std::exchange(requests_, {}); }
 
   /// The servers' answer is in place: `version` of the chunk, `exact` in float32 where the wire
   /// type has 16 bits. Returns what to give to whom.
@@ -112,7 +106,7 @@ class Relay final : public ChunkHolder {
   std::vector<Slot> slots_;                     ///< by ChunkId
   Team* const team_;
   EarlyBudget early_;
-  std::vector<Request> requests_;
+  std::vector<ChunkRequest> requests_;
 };
 
 }  // namespace poseidon

@@ -18,14 +18,14 @@ void RelayService::begin(Plan plan, WorkerRank leader, Transport* servers,
   job_->failed = std::move(failed);
   PsRoute route(std::move(plan), leader, job_->relay.layers(), options.first_iteration,
                 options.team);
-  // Worker 0's initial parameters come as a message, like everybody's gradients.
-  const bool is_given_them = leader == WorkerRank(0) && options.first_iteration == 0;
-  if (!is_given_them) route.pull_initial();
   ChunkLinks::Owner* const owner = this;
   job_->links = std::make_unique<ChunkLinks>(
       servers, std::move(route), ChunkLinks::Towards::kServers, options, owner, traffic, refusals_);
   streams_.open(&job_->relay, traffic);
-  job_->links->connect();
+  // Worker 0's initial parameters come as a message, like everybody's gradients.
+  const bool is_given_them = leader == WorkerRank(0) && options.first_iteration == 0;
+  job_->links->start(is_given_them ? ChunkLinks::FirstParameters::kRequested
+                                   : ChunkLinks::FirstParameters::kFetched);
 }
 
 void RelayService::end(Epoch epoch) {
@@ -35,26 +35,7 @@ void RelayService::end(Epoch epoch) {
 }
 
 /// What messages led to.
-void RelayService::carry_up() {
-  if (job_->links->failed()) return;
-  const std::vector<Relay::Request> requests = job_->relay.take_requests();
-  PsRoute& route = job_->links->route();
-  for (const Relay::Request& request : requests) {
-    switch (request.kind) {
-      case Relay::Request::Kind::kInitialise:
-        route.initialise(request.chunk);
-        break;
-      case Relay::Request::Kind::kPullExact:
-        route.pull_exact(request.chunk);
-        break;
-      case Relay::Request::Kind::kPush:
-        job_->links->ready(route.plan().chunks[request.chunk.value()].layer);
-        route.gradient_ready(request.chunk, request.iteration);
-        break;
-    }
-  }
-  if (!requests.empty()) job_->links->pump();
-}
+void RelayService::carry_up() { job_->links->request(job_->relay.take_requests()); }
 
 void RelayService::landed(const Landing& landing) {
   for (const Delivery& delivery :

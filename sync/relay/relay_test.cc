@@ -114,9 +114,9 @@ TEST_F(RelayTest, SumsInRankOrderAndAsksOnce) {
   push(2, 0, 1e8f);
   EXPECT_THAT(relay_->take_requests(), IsEmpty());
   push(0, 0, -1e8f);
-  const std::vector<Relay::Request> requests = relay_->take_requests();
+  const std::vector<ChunkRequest> requests = relay_->take_requests();
   ASSERT_EQ(requests.size(), 1U);
-  EXPECT_EQ(requests[0].kind, Relay::Request::Kind::kPush);
+  EXPECT_EQ(requests[0].kind, ChunkRequest::Kind::kPush);
   EXPECT_EQ(requests[0].chunk, ChunkId(1));
   EXPECT_EQ(requests[0].iteration, 0);
   EXPECT_THAT(sum(), ElementsAre((-1e8f + 1e8f) + 1.0f, (-1e8f + 1e8f) + 1.0f));
@@ -165,9 +165,9 @@ TEST_F(RelayTest, InitialParametersAreWorkerZerosAndGoUpOnce) {
   EXPECT_EQ(push(2, 0, 1.0f).objection.reason, DataRefusal::kNotInitialised);
   EXPECT_FALSE(send(ChunkKind::kPull, 2, 1, 0).delivery) << "answered when it is there";
   EXPECT_FALSE(send(ChunkKind::kInitialise, 0, 1, 0, {7.0f, 8.0f}).objection);
-  const std::vector<Relay::Request> requests = relay_->take_requests();
+  const std::vector<ChunkRequest> requests = relay_->take_requests();
   ASSERT_EQ(requests.size(), 1U);
-  EXPECT_EQ(requests[0].kind, Relay::Request::Kind::kInitialise);
+  EXPECT_EQ(requests[0].kind, ChunkRequest::Kind::kInitialise);
   EXPECT_EQ(memory_[0].parameters[4], 7.0f);
   const ChunkDecision again = send(ChunkKind::kInitialise, 0, 1, 0, {7.0f, 8.0f});
   EXPECT_EQ(again.objection.reason, DataRefusal::kDuplicate);
@@ -225,9 +225,9 @@ TEST_F(RelayTest, ExactParametersAreFetchedOnceAndGivenToThoseWhoAsked) {
   EXPECT_FALSE(pull_exact(2, 3).delivery);
   EXPECT_FALSE(pull_exact(0, 3).delivery);
   EXPECT_FALSE(pull_exact(2, 3).delivery) << "repeated after a cut";
-  const std::vector<Relay::Request> requests = relay_->take_requests();
+  const std::vector<ChunkRequest> requests = relay_->take_requests();
   ASSERT_EQ(requests.size(), 1U);
-  EXPECT_EQ(requests[0].kind, Relay::Request::Kind::kPullExact);
+  EXPECT_EQ(requests[0].kind, ChunkRequest::Kind::kPullExact);
   std::vector<WorkerRank> told;
   for (const Delivery& delivery : land(3, 0.123f, /*exact=*/true)) {
     EXPECT_TRUE(delivery.exact);
@@ -251,9 +251,9 @@ TEST_F(RelayTest, OneThingAtATimeIsAskedOfTheServers) {
   for (const std::uint32_t rank : {0U, 2U, 3U}) EXPECT_FALSE(push(rank, 0, 1.0f).objection);
   EXPECT_THAT(relay_->take_requests(), IsEmpty()) << "the sum waits for the answer";
   land(0, 0.123f, /*exact=*/true);
-  const std::vector<Relay::Request> requests = relay_->take_requests();
+  const std::vector<ChunkRequest> requests = relay_->take_requests();
   ASSERT_EQ(requests.size(), 1U);
-  EXPECT_EQ(requests[0].kind, Relay::Request::Kind::kPush);
+  EXPECT_EQ(requests[0].kind, ChunkRequest::Kind::kPush);
   EXPECT_EQ(pull_exact(2, 0).delivery->only, WorkerRank(2)) << "it is here";
   land(1, 0.25f);
   for (const std::uint32_t rank : {0U, 2U, 3U}) EXPECT_FALSE(push(rank, 1, 1.0f).objection);

@@ -40,7 +40,7 @@ PsRoute::PsRoute(Plan plan, WorkerRank rank, std::vector<LayerMemory> layers,
   if (hears_norms(plan_, rank_)) book_.emplace(plan_, first_version);
 }
 
-void PsRoute::request(ChunkId chunk, Request kind) {
+void PsRoute::enqueue(ChunkId chunk, Request kind) {
   POSEIDON_CHECK(chunks_[chunk.value()].request == Request::kNone, "one request per chunk");
   chunks_[chunk.value()].request = kind;
   const PlanChunk& plan = plan_.chunks[chunk.value()];
@@ -49,25 +49,43 @@ void PsRoute::request(ChunkId chunk, Request kind) {
 }
 
 void PsRoute::initialise_from_here() {
-  for (std::uint32_t i = 0; i < chunks_.size(); ++i) initialise(ChunkId(i));
+  for (std::uint32_t i = 0; i < chunks_.size(); ++i) {
+    enqueue(ChunkId(i), Request::kInitialise);
+  }
 }
 
 void PsRoute::pull_initial() {
-  for (std::uint32_t i = 0; i < chunks_.size(); ++i) request(ChunkId(i), Request::kPull);
+  for (std::uint32_t i = 0; i < chunks_.size(); ++i) enqueue(ChunkId(i), Request::kPull);
 }
 
 void PsRoute::pull_exact() {
-  for (std::uint32_t i = 0; i < chunks_.size(); ++i) pull_exact(ChunkId(i));
+  for (std::uint32_t i = 0; i < chunks_.size(); ++i) {
+    enqueue(ChunkId(i), Request::kPullExact);
+  }
 }
 
 void PsRoute::gradient_ready(LayerIndex layer, Iteration iteration) {
-  for (const ChunkId chunk : of_layer_[layer.value()]) gradient_ready(chunk, iteration);
+  for (const ChunkId chunk : of_layer_[layer.value()]) push(chunk, iteration);
 }
 
-void PsRoute::gradient_ready(ChunkId chunk, Iteration iteration) {
+void PsRoute::request(const ChunkRequest& request) {
+  switch (request.kind) {
+    case ChunkRequest::Kind::kInitialise:
+      enqueue(request.chunk, Request::kInitialise);
+      break;
+    case ChunkRequest::Kind::kPullExact:
+      enqueue(request.chunk, Request::kPullExact);
+      break;
+    case ChunkRequest::Kind::kPush:
+      push(request.chunk, request.iteration);
+      break;
+  }
+}
+
+void PsRoute::push(ChunkId chunk, Iteration iteration) {
   POSEIDON_CHECK(chunks_[chunk.value()].version == iteration,
                  "a gradient is computed on the parameters of its own iteration");
-  request(chunk, Request::kPush);
+  enqueue(chunk, Request::kPush);
 }
 
 NormBook::Complete PsRoute::layer_measured(LayerIndex layer, Iteration iteration,

@@ -31,6 +31,7 @@
 #include "common/tensor/aligned_buffer.h"
 #include "common/transport/transport.h"
 #include "common/wire/wire.h"
+#include "sync/routes/chunk_request.h"
 #include "sync/routes/layer_memory.h"
 #include "sync/routes/norm_book.h"
 
@@ -72,10 +73,8 @@ class PsRoute {
   /// The gradient of `iteration` is in place and stays unchanged until version iteration + 1 lands.
   void gradient_ready(LayerIndex layer, Iteration iteration);
 
-  // The same of one chunk, for who does not have whole layers at a time (sync/relay/relay.h).
-  void initialise(ChunkId chunk) { request(chunk, Request::kInitialise); }
-  void pull_exact(ChunkId chunk) { request(chunk, Request::kPullExact); }
-  void gradient_ready(ChunkId chunk, Iteration iteration);
+  /// The same of one chunk, for a caller that does not have whole layers at a time.
+  void request(const ChunkRequest& request);
 
   /// A layer that goes by SFB, under NormScope::kNetwork: squares of its tensors, of the gradient
   /// whose factors are complete.
@@ -117,7 +116,8 @@ class PsRoute {
     Iteration rounded_of = -1;  ///< ... and the iteration of what it holds
   };
 
-  void request(ChunkId chunk, Request kind);
+  void enqueue(ChunkId chunk, Request kind);
+  void push(ChunkId chunk, Iteration iteration);
   void round_gradient(Chunk& chunk, std::span<const float> gradient);
   std::string totals_of(ChunkId chunk) const;
   Objection judge(ServerIndex from, const DecodedChunk& decoded) const;
