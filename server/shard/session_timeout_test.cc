@@ -72,7 +72,7 @@ TEST_F(SessionTimeout, AWorkerThatThinksForLongIsNot) {
 }
 
 struct Events final : SyncerEvents {
-  void parameters_ready(LayerIndex /*layer*/, Iteration version) override { landed = version; }
+  void layer_landed(const LayerLanded& layer) override { landed = layer.version; }
   void sync_failed(const absl::Status& status) override { failed = status; }
   Iteration landed = -1;
   absl::Status failed;

@@ -59,7 +59,7 @@ void FactorExchange::start() {
     if (route_.rank() != WorkerRank(0)) return;
     route_.initialise_from_here();
   }
-  for (const LayerIndex layer : route_.layers()) events_->parameters_ready(layer, first);
+  for (const LayerIndex layer : route_.layers()) events_->layer_initialised(layer, first);
   pump_all();
 }
 
@@ -208,7 +208,7 @@ void FactorExchange::on_message(PeerStream& stream, const Bytes& message) {
 }
 
 void FactorExchange::settle(const FactorLanding& landing) {
-  if (landing.initialised) events_->parameters_ready(*landing.initialised, 0);
+  if (landing.initialised) events_->layer_initialised(*landing.initialised, 0);
   if (!landing.complete) return;
   if (!landing.divergence.empty()) {
     traffic_->node().count(NodeCount::kReplicasDiffer);

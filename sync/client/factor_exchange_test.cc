@@ -71,7 +71,7 @@ struct Worker final : SyncerEvents {
     std::ranges::fill(own.input, static_cast<float>(iteration));
     exchange->factors_ready(kLayer, iteration, digest);
   }
-  void parameters_ready(LayerIndex /*layer*/, Iteration version) override {
+  void layer_initialised(LayerIndex /*layer*/, Iteration version) override {
     initialised = version == 0;
   }
   void factors_complete(LayerIndex /*layer*/, Iteration iteration) override {

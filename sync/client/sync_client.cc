@@ -349,16 +349,29 @@ void SyncClient::cancel(const absl::Status& reason) {
   changed_.notify_all();
 }
 
-void SyncClient::parameters_ready(LayerIndex layer, Iteration version) {
+void SyncClient::chunk_landed(const ChunkLanded& chunk) {
+  if (chunk.exact || chunk.leading_elements == 0) return;
   const std::lock_guard lock(mutex_);
-  set_version(layer, version);
+  arriving_[chunk.layer.value()] = {chunk.version, chunk.leading_elements};
+  if (awaits_part_of_ == chunk.layer && chunk.leading_elements >= awaited_elements_) {
+    changed_.notify_all();
+  }
+}
+
+void SyncClient::layer_landed(const LayerLanded& layer) {
+  const std::lock_guard lock(mutex_);
+  if (layer.exact) {
+    exact_[layer.layer.value()] = true;
+  } else {
+    set_version(layer.layer, layer.version);
+  }
   changed_.notify_all();
 }
 
-void SyncClient::parameters_arriving(LayerIndex layer, Iteration version, std::int64_t elements) {
+void SyncClient::layer_initialised(LayerIndex layer, Iteration version) {
   const std::lock_guard lock(mutex_);
-  arriving_[layer.value()] = {version, elements};
-  if (awaits_part_of_ == layer && elements >= awaited_elements_) changed_.notify_all();
+  set_version(layer, version);
+  changed_.notify_all();
 }
 
 void SyncClient::set_version(LayerIndex layer, Iteration version) {
@@ -367,12 +380,6 @@ void SyncClient::set_version(LayerIndex layer, Iteration version) {
     traffic_->synced(
         layer, std::chrono::duration_cast<Nanoseconds>(std::chrono::steady_clock::now() - *since));
   }
-}
-
-void SyncClient::exact_parameters_ready(LayerIndex layer) {
-  const std::lock_guard lock(mutex_);
-  exact_[layer.value()] = true;
-  changed_.notify_all();
 }
 
 void SyncClient::norms_complete(Iteration iteration, double all_gradients) {

@@ -96,9 +96,9 @@ class SyncClient final : public SyncerEvents {
   void cancel(const absl::Status& reason);
 
   // From the syncer, on the loop.
-  void parameters_ready(LayerIndex layer, Iteration version) override;
-  void parameters_arriving(LayerIndex layer, Iteration version, std::int64_t elements) override;
-  void exact_parameters_ready(LayerIndex layer) override;
+  void chunk_landed(const ChunkLanded& chunk) override;
+  void layer_landed(const LayerLanded& layer) override;
+  void layer_initialised(LayerIndex layer, Iteration version) override;
   void factors_complete(LayerIndex layer, Iteration iteration) override;
   void norms_complete(Iteration iteration, double all_gradients) override;
   void sync_failed(const absl::Status& status) override {

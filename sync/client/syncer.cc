@@ -45,7 +45,7 @@ Syncer::Syncer(Transport* transport, Plan plan, WorkerRank rank, std::vector<Lay
                      std::move(layers), options_.first_iteration, options_.team),
              is_behind_relay(plan_, rank) ? ChunkLinks::Towards::kRelay
                                           : ChunkLinks::Towards::kServers,
-             options_, this, traffic, refusals) {
+             options_, events, traffic, refusals) {
   POSEIDON_CHECK(!is_behind_relay(plan_, rank) || peers.relays != nullptr,
                  "a plan with leaders needs a way to the relay");
   POSEIDON_CHECK(!leads(plan_, rank) || peers.relay != nullptr, "who leads has a relay");
@@ -63,20 +63,6 @@ void Syncer::start() {
   const bool gives = rank_ == WorkerRank(0) && options_.first_iteration == 0;
   links_.start(gives ? ChunkLinks::FirstParameters::kGiven : ChunkLinks::FirstParameters::kFetched);
   if (factors_ != nullptr) factors_->start();
-}
-
-void Syncer::landed(const Landing& landing) {
-  if (!landing.layer) {
-    if (landing.exact || landing.leading_elements == 0) return;
-    events_->parameters_arriving(landing.chunk_layer, landing.chunk_version,
-                                 landing.leading_elements);
-    return;
-  }
-  if (landing.exact) {
-    events_->exact_parameters_ready(*landing.layer);
-  } else {
-    events_->parameters_ready(*landing.layer, landing.version);
-  }
 }
 
 }  // namespace poseidon

@@ -5,7 +5,7 @@
 //
 // Before: sync/client/sync_client.h posts gradient_ready or factors_ready from the trainer's
 // thread. After: sync/links/chunk_links.h and sync/client/factor_exchange.h send what sync/routes
-// decide; landed layers are reported to SyncerEvents.
+// decide, and report to SyncerEvents what has landed.
 //
 // Knows tensors and layer names, not the engine: other frameworks use it as it is. Everything here
 // runs on the transport's loop and holds no lock.
@@ -26,7 +26,7 @@
 
 namespace poseidon {
 
-class Syncer final : private ChunkLinks::Owner {
+class Syncer final {
  public:
   /// `transport`, `events`, `traffic` and `refusals` must outlive the syncer. `peers`: for plans
   /// with SFB layers and more than one worker, and for those with leaders; on the same loop as
@@ -34,7 +34,7 @@ class Syncer final : private ChunkLinks::Owner {
   Syncer(Transport* transport, Plan plan, WorkerRank rank, std::vector<LayerMemory> layers,
          SyncerOptions options, SyncerEvents* events, TrafficProbe* traffic,
          RefusalCounts* refusals, PeerAccess peers = {});
-  ~Syncer() override;
+  ~Syncer();
   Syncer(const Syncer&) = delete;
   Syncer& operator=(const Syncer&) = delete;
 
@@ -65,12 +65,6 @@ class Syncer final : private ChunkLinks::Owner {
   FactorExchange* factors() { return factors_.get(); }
 
  private:
-  void landed(const Landing& landing) override;
-  void norms_complete(Iteration iteration, double all_gradients) override {
-    events_->norms_complete(iteration, all_gradients);
-  }
-  void links_failed(const absl::Status& status) override { events_->sync_failed(status); }
-
   Transport* const transport_;
   const Plan plan_;
   const WorkerRank rank_;

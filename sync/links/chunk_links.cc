@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/unreachable.h"
@@ -58,12 +59,12 @@ class ChunkLinks::Link final : public StreamHandler {
 };
 
 ChunkLinks::ChunkLinks(Transport* transport, PsRoute route, Towards towards,
-                       const SyncerOptions& options, Owner* owner, TrafficProbe* traffic,
+                       const SyncerOptions& options, ChunkEvents* events, TrafficProbe* traffic,
                        RefusalCounts* refusals)
     : transport_(transport),
       towards_(towards),
       options_(options),
-      owner_(owner),
+      events_(events),
       traffic_(traffic),
       refusals_(refusals),
       route_(std::move(route)),
@@ -121,7 +122,7 @@ void ChunkLinks::layer_measured(LayerIndex layer, Iteration iteration,
 
 void ChunkLinks::settle(const NormBook::Complete& norms) {
   if (!norms.layers.empty()) pump_all();
-  if (norms.all_gradients) owner_->norms_complete(norms.iteration, *norms.all_gradients);
+  if (norms.all_gradients) events_->norms_complete(norms.iteration, *norms.all_gradients);
 }
 
 void ChunkLinks::fetch_exact() {
@@ -181,32 +182,47 @@ void ChunkLinks::on_message(Link& link, const Bytes& message) {
   const Landing landing = route_.on_message(link.server_, message);
   link.reconnect_.in_order();
   if (link.outage_.is_out()) link.outage_.over(link.name(), since, options_.log);
-  if (landing.objection) {
-    refusals_->add(landing.objection.reason);
-    // A repetition or a message of an earlier epoch is harmless. Anything else means that server
-    // and worker disagree about the plan: going on would train something else.
-    const DataRefusal reason = landing.objection.reason;
-    if (reason == DataRefusal::kDuplicate || reason == DataRefusal::kEpoch) return;
-    fail(absl::DataLossError(absl::StrCat(link.name(), " sent what does not fit the plan (",
-                                          data_refusal_name(reason),
-                                          "): ", landing.objection.message)));
+  if (const auto* refused = std::get_if<Refused>(&landing)) {
+    refuse(link, refused->objection);
     return;
   }
-  traffic_->received(landing.chunk_layer, landing.payload_bytes);
-  if (landing.chunk_version >= 0) {
-    traffic_->node().took({.stage = Stage::kCopy,
-                           .relay_end = relay_end(),
-                           .begin = since,
-                           .end = transport_->now(),
-                           .iteration = landing.chunk_version - 1,  // whose step made them
-                           .layer = landing.chunk_layer,
-                           .chunk = landing.chunk,
-                           .peer = link.peer_number(),
-                           .bytes = landing.payload_bytes});
+  if (const auto* norms = std::get_if<NormsLanded>(&landing)) {
+    traffic_->received(norms->layer, norms->payload_bytes);
+    settle(norms->complete);
+  } else if (const auto* layer = std::get_if<LayerLanded>(&landing)) {
+    count_landed(link, *layer, since);
+    events_->layer_landed(*layer);
+  } else {
+    const auto& chunk = std::get<ChunkLanded>(landing);
+    count_landed(link, chunk, since);
+    events_->chunk_landed(chunk);
   }
-  settle(landing.norms);
-  owner_->landed(landing);
   if (!failed_) pump(link);  // parameters that came before their norms are asked for again
+}
+
+void ChunkLinks::refuse(const Link& link, const Objection& objection) {
+  refusals_->add(objection.reason);
+  // A repetition or a message of an earlier epoch is harmless. Anything else means that server
+  // and worker disagree about the plan: going on would train something else.
+  if (objection.reason == DataRefusal::kDuplicate || objection.reason == DataRefusal::kEpoch) {
+    return;
+  }
+  fail(absl::DataLossError(absl::StrCat(link.name(), " sent what does not fit the plan (",
+                                        data_refusal_name(objection.reason),
+                                        "): ", objection.message)));
+}
+
+void ChunkLinks::count_landed(const Link& link, const ChunkLanded& chunk, Nanoseconds since) {
+  traffic_->received(chunk.layer, chunk.payload_bytes);
+  traffic_->node().took({.stage = Stage::kCopy,
+                         .relay_end = relay_end(),
+                         .begin = since,
+                         .end = transport_->now(),
+                         .iteration = chunk.version - 1,  // whose step made them
+                         .layer = chunk.layer,
+                         .chunk = chunk.chunk,
+                         .peer = link.peer_number(),
+                         .bytes = chunk.payload_bytes});
 }
 
 void ChunkLinks::on_closed(Link& link, const absl::Status& status) {
@@ -247,7 +263,7 @@ void ChunkLinks::fail(const absl::Status& status) {
   if (failed_) return;
   failed_ = true;
   for (auto& link : links_) link->stream_.reset();
-  owner_->links_failed(status);
+  events_->sync_failed(status);
 }
 
 }  // namespace poseidon

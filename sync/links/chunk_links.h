@@ -5,8 +5,8 @@
 // or to the relay of its group; a relay has them to the servers.
 //
 // Before: sync/client/syncer.h or sync/relay/relay_service.h hears that gradients are ready. After:
-// sync/routes/ps_route.h decides what each stream sends and what an answer does; the owner hears
-// of it.
+// sync/routes/ps_route.h decides what each stream sends and what an answer does; ChunkEvents
+// (sync/links/sync_events.h) hears of it.
 
 #include <memory>
 #include <span>
@@ -26,17 +26,6 @@ namespace poseidon {
 
 class ChunkLinks {
  public:
-  class Owner {
-   public:
-    virtual ~Owner() = default;
-    /// A message was used. May call back.
-    virtual void landed(const Landing& landing) = 0;
-    /// Where steps need the norm of all gradients: the squares of those of `iteration`.
-    virtual void norms_complete(Iteration /*iteration*/, double /*all_gradients*/) {}
-    /// It cannot go on; last event. The message names the other side and the remedy.
-    virtual void links_failed(const absl::Status& status) = 0;
-  };
-
   /// What the other sides are: for messages.
   enum class Towards : std::uint8_t { kServers, kRelay };
 
@@ -50,7 +39,7 @@ class ChunkLinks {
   /// One stream for each server of the route's plan that owns chunks. Pointers must outlive it.
   /// `options` says how patient it is.
   ChunkLinks(Transport* transport, PsRoute route, Towards towards, const SyncerOptions& options,
-             Owner* owner, TrafficProbe* traffic, RefusalCounts* refusals);
+             ChunkEvents* events, TrafficProbe* traffic, RefusalCounts* refusals);
   ~ChunkLinks();
   ChunkLinks(const ChunkLinks&) = delete;
   ChunkLinks& operator=(const ChunkLinks&) = delete;
@@ -63,7 +52,7 @@ class ChunkLinks {
   void gradient_ready(LayerIndex layer, Iteration iteration);
   /// The same of chunks; they are queued together, so the most urgent one leaves first.
   void request(std::span<const ChunkRequest> requests);
-  /// See PsRoute::layer_measured. What that completes of norms, the owner hears.
+  /// See PsRoute::layer_measured. What that completes of norms, `events` hears.
   void layer_measured(LayerIndex layer, Iteration iteration, std::vector<TensorSquares> tensors);
   /// See PsRoute::pull_exact.
   void fetch_exact();
@@ -80,13 +69,15 @@ class ChunkLinks {
   void settle(const NormBook::Complete& norms);
   void sent(TraceSpan span);
   void on_message(Link& link, const Bytes& message);
+  void refuse(const Link& link, const Objection& objection);
+  void count_landed(const Link& link, const ChunkLanded& chunk, Nanoseconds since);
   void on_closed(Link& link, const absl::Status& status);
   void fail(const absl::Status& status);
 
   Transport* const transport_;
   const Towards towards_;
   const SyncerOptions options_;
-  Owner* const owner_;
+  ChunkEvents* const events_;
   TrafficProbe* const traffic_;
   RefusalCounts* const refusals_;
   PsRoute route_;

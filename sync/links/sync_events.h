@@ -1,37 +1,47 @@
 #pragma once
 
-// What the synchronisation client's event side tells, and what it may be told at the start. Shared
-// by sync/client/syncer.h and sync/client/factor_exchange.h.
+// What the synchronisation client's event side tells, and what it may be told at the start.
+//
+// Called by: sync/links/chunk_links.h and sync/client/factor_exchange.h, on the loop. Calls:
+// sync/client/sync_client.h wakes the trainer; sync/relay/relay_service.h answers its group.
 
 #include "absl/status/status.h"
 #include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "common/base/team.h"
+#include "sync/routes/landing.h"
 #include "sync/routes/sfb_route.h"
 
 namespace poseidon {
 
-/// On the loop.
-class SyncerEvents {
+/// What the streams to the servers, or to a relay, tell. On the loop; may call back.
+class ChunkEvents {
  public:
-  virtual ~SyncerEvents() = default;
-  /// The layer's parameters are those of `version` (how many optimizer steps are in them). Of a
-  /// layer that goes by SFB only version 0 is reported: whoever steps it knows the others.
-  virtual void parameters_ready(LayerIndex layer, Iteration version) = 0;
-  /// Before that, of layers that go by PS: the layer's first `elements` parameters are those of
-  /// `version`. They stay so until this worker's gradient of iteration `version` is given away.
-  virtual void parameters_arriving(LayerIndex /*layer*/, Iteration /*version*/,
-                                   std::int64_t /*elements*/) {}
-  /// After fetch_exact: the layer's parameters are the server's, in float32.
-  virtual void exact_parameters_ready(LayerIndex /*layer*/) {}
-  /// All factors of this SFB layer and iteration are here, to be stacked and stepped. For the
-  /// iteration after the last: all workers have the same parameters.
-  virtual void factors_complete(LayerIndex /*layer*/, Iteration /*iteration*/) {}
+  virtual ~ChunkEvents() = default;
+  /// A chunk is in place, and others of its layer are not yet. The layer's leading elements stay so
+  /// until this worker's gradient of iteration `version` is given away.
+  virtual void chunk_landed(const ChunkLanded& chunk) = 0;
+  /// The layer's parameters are those of `version` (how many optimizer steps are in them), all of
+  /// them; after fetch_exact the same version once more, exact.
+  virtual void layer_landed(const LayerLanded& layer) = 0;
   /// Where steps need the norm of all gradients: the squares of those of `iteration`, so SFB layers
   /// may make that step.
   virtual void norms_complete(Iteration /*iteration*/, double /*all_gradients*/) {}
   /// Synchronisation cannot go on; last event. The message names the other side and the remedy.
   virtual void sync_failed(const absl::Status& status) = 0;
+};
+
+/// With layers that go by SFB. On the loop; may call back.
+class SyncerEvents : public ChunkEvents {
+ public:
+  void chunk_landed(const ChunkLanded& /*chunk*/) override {}
+  void layer_landed(const LayerLanded& /*layer*/) override {}
+  /// The parameters that the run begins with are in an SFB layer's memory. Whoever steps it knows
+  /// its later versions.
+  virtual void layer_initialised(LayerIndex /*layer*/, Iteration /*version*/) {}
+  /// All factors of this SFB layer and iteration are here, to be stacked and stepped. For the
+  /// iteration after the last: all workers have the same parameters.
+  virtual void factors_complete(LayerIndex /*layer*/, Iteration /*iteration*/) {}
 };
 
 struct SyncerOptions {

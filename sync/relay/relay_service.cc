@@ -18,9 +18,10 @@ void RelayService::begin(Plan plan, WorkerRank leader, Transport* servers,
   job_->failed = std::move(failed);
   PsRoute route(std::move(plan), leader, job_->relay.layers(), options.first_iteration,
                 options.team);
-  ChunkLinks::Owner* const owner = this;
-  job_->links = std::make_unique<ChunkLinks>(
-      servers, std::move(route), ChunkLinks::Towards::kServers, options, owner, traffic, refusals_);
+  ChunkEvents* const events = this;
+  job_->links =
+      std::make_unique<ChunkLinks>(servers, std::move(route), ChunkLinks::Towards::kServers,
+                                   options, events, traffic, refusals_);
   streams_.open(&job_->relay, traffic);
   // Worker 0's initial parameters come as a message, like everybody's gradients.
   const bool is_given_them = leader == WorkerRank(0) && options.first_iteration == 0;
@@ -37,14 +38,11 @@ void RelayService::end(Epoch epoch) {
 /// What messages led to.
 void RelayService::carry_up() { job_->links->request(job_->relay.take_requests()); }
 
-void RelayService::landed(const Landing& landing) {
-  for (const Delivery& delivery :
-       job_->relay.landed(landing.chunk, landing.chunk_version, landing.exact)) {
+void RelayService::chunk_landed(const ChunkLanded& chunk) {
+  for (const Delivery& delivery : job_->relay.landed(chunk.chunk, chunk.version, chunk.exact)) {
     streams_.deliver(delivery);
   }
   carry_up();
 }
-
-void RelayService::links_failed(const absl::Status& status) { job_->failed(status); }
 
 }  // namespace poseidon

@@ -25,7 +25,7 @@
 
 namespace poseidon {
 
-class RelayService final : public Acceptor, private ChunkLinks::Owner {
+class RelayService final : public Acceptor, private ChunkEvents {
  public:
   /// `transport`, which speaks kLocalAggregationMethod, and `refusals` must outlive the service,
   /// which is destroyed only once the transport has stopped. `log` is called on the loop.
@@ -58,8 +58,9 @@ class RelayService final : public Acceptor, private ChunkLinks::Owner {
   };
 
   void carry_up();
-  void landed(const Landing& landing) override;
-  void links_failed(const absl::Status& status) override;
+  void chunk_landed(const ChunkLanded& chunk) override;
+  void layer_landed(const LayerLanded& layer) override { chunk_landed(layer); }
+  void sync_failed(const absl::Status& status) override { job_->failed(status); }
 
   RefusalCounts* const refusals_;
   const std::int64_t pending_limit_bytes_;

@@ -41,7 +41,6 @@ class LateRelayTest : public ::testing::Test, public SyncerEvents {
     while (network_.now() < until && network_.step()) {
     }
   }
-  void parameters_ready(LayerIndex /*layer*/, Iteration /*version*/) override {}
   void sync_failed(const absl::Status& status) override { failure_ = status; }
 
   MemoryNetwork network_{1, MemoryFaults{}};

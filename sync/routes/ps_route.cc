@@ -9,6 +9,13 @@
 #include "common/wire/norm_wire.h"
 
 namespace poseidon {
+namespace {
+
+Landing refused(DataRefusal reason, std::string message) {
+  return Refused{{reason, std::move(message)}};
+}
+
+}  // namespace
 
 PsRoute::PsRoute(Plan plan, WorkerRank rank, std::vector<LayerMemory> layers,
                  Iteration first_version, Team* team)
@@ -282,28 +289,24 @@ Objection PsRoute::judge_norms(const ChunkHeader& header) const {
 
 Landing PsRoute::land_norms(const DecodedChunk& decoded) {
   absl::StatusOr<std::vector<TensorSquares>> squares = decode_norms(decoded.payload);
-  if (!squares.ok()) {
-    return {.objection = {DataRefusal::kNorm, std::string(squares.status().message())}};
-  }
-  Landing landing;
-  landing.payload_bytes = decoded.payload.size();
-  landing.chunk_layer = plan_.chunks[decoded.header.chunk.value()].layer;
-  landing.norms =
-      book_->add_chunk(decoded.header.chunk, decoded.header.iteration, *std::move(squares));
-  Chunk& chunk = chunks_[decoded.header.chunk.value()];
-  if (std::exchange(chunk.early, false)) {
-    queues_[plan_.chunks[decoded.header.chunk.value()].server.value()].push(decoded.header.chunk);
-  }
-  release(landing.norms);
-  return landing;
+  if (!squares.ok()) return refused(DataRefusal::kNorm, std::string(squares.status().message()));
+  const ChunkId id = decoded.header.chunk;
+  const PlanChunk& place = plan_.chunks[id.value()];
+  NormsLanded landed{
+      .layer = place.layer,
+      .payload_bytes = decoded.payload.size(),
+      .complete = book_->add_chunk(id, decoded.header.iteration, *std::move(squares))};
+  if (std::exchange(chunks_[id.value()].early, false)) queues_[place.server.value()].push(id);
+  release(landed.complete);
+  return landed;
 }
 
 Landing PsRoute::on_message(ServerIndex from, const Bytes& message) {
   const absl::StatusOr<DecodedChunk> decoded = decode_chunk(message);
   if (!decoded.ok()) {
-    return {.objection = {DataRefusal::kMalformed, std::string(decoded.status().message())}};
+    return refused(DataRefusal::kMalformed, std::string(decoded.status().message()));
   }
-  if (Objection objection = judge(from, *decoded)) return {.objection = std::move(objection)};
+  if (Objection objection = judge(from, *decoded)) return Refused{std::move(objection)};
   if (decoded->header.kind == ChunkKind::kNorms) return land_norms(*decoded);
   const ChunkId id = decoded->header.chunk;
   const PlanChunk& place = plan_.chunks[id.value()];
@@ -312,9 +315,9 @@ Landing PsRoute::on_message(ServerIndex from, const Bytes& message) {
     // They overtook the norms of their step. Taking them would end the request that gets those
     // norms repeated after a cut; so they are asked for again once the norms are here.
     chunks_[id.value()].early = true;
-    return {.objection = {DataRefusal::kDuplicate,
-                          absl::StrCat("version ", norms_wanted + 1, " of chunk ", id.value(),
-                                       " before the norms of its step")}};
+    return refused(DataRefusal::kDuplicate,
+                   absl::StrCat("version ", norms_wanted + 1, " of chunk ", id.value(),
+                                " before the norms of its step"));
   }
   copy_payload(
       decoded->payload,
@@ -326,19 +329,15 @@ Landing PsRoute::on_message(ServerIndex from, const Bytes& message) {
   chunk.version = decoded->header.iteration;
   chunk.request = Request::kNone;
   queues_[place.server.value()].erase(id);  // answered before a repetition was sent
-  Landing landing;
-  landing.payload_bytes = decoded->payload.size();
-  landing.chunk_layer = place.layer;
-  landing.chunk = id;
-  landing.chunk_version = chunk.version;
-  landing.exact = exact;
-  landing.leading_elements = leading_elements(place.layer, chunk.version);
-  if (--missing_chunks_[place.layer.value()] == 0) {
-    landing.layer = place.layer;
-    landing.version = chunk.version;
-    leading_[place.layer.value()] = 0;
-  }
-  return landing;
+  const ChunkLanded landed{.chunk = id,
+                           .layer = place.layer,
+                           .version = chunk.version,
+                           .exact = exact,
+                           .payload_bytes = decoded->payload.size(),
+                           .leading_elements = leading_elements(place.layer, chunk.version)};
+  if (--missing_chunks_[place.layer.value()] > 0) return landed;
+  leading_[place.layer.value()] = 0;
+  return LayerLanded{landed};
 }
 
 std::int64_t PsRoute::leading_elements(LayerIndex layer, Iteration version) {

@@ -32,25 +32,11 @@
 #include "common/transport/transport.h"
 #include "common/wire/wire.h"
 #include "sync/routes/chunk_request.h"
+#include "sync/routes/landing.h"
 #include "sync/routes/layer_memory.h"
 #include "sync/routes/norm_book.h"
 
 namespace poseidon {
-
-/// What a message from a server did.
-struct Landing {
-  Objection objection;              ///< none: it was used
-  std::optional<LayerIndex> layer;  ///< all chunks of this layer have landed with it ...
-  Iteration version = -1;           ///< ... at this version
-  std::size_t payload_bytes = 0;    ///< of a used message
-  LayerIndex chunk_layer;           ///< of a used message
-  ChunkId chunk;                    ///< likewise
-  Iteration chunk_version = -1;     ///< what the chunk is at now; -1: the message was about norms
-  bool exact = false;               ///< in float32, as pull_exact asked
-  /// So many elements from the layer's first one on have the chunk's version.
-  std::int64_t leading_elements = 0;
-  NormBook::Complete norms;  ///< what was completed of norms
-};
 
 class PsRoute {
  public:

@@ -124,8 +124,8 @@ struct Worker final : SyncerEvents {
                                       SyncerOptions{}, this, &traffic, &refusals);
     syncer->start();
   }
-  void parameters_ready(LayerIndex layer, Iteration version) override {
-    versions[layer.value()] = version;
+  void layer_landed(const LayerLanded& layer) override {
+    versions[layer.layer.value()] = layer.version;
   }
   void sync_failed(const absl::Status& status) override { ADD_FAILURE() << status; }
 

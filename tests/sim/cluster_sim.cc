@@ -68,18 +68,15 @@ class SimWorker final : public SyncerEvents {
     syncer_->start();
   }
 
-  void parameters_ready(LayerIndex layer, Iteration version) override {
-    if (version != versions_[layer.value()] + 1) fail("a version was skipped or repeated");
-    versions_[layer.value()] = version;
-    if (waiting_) forward();
-  }
-  void exact_parameters_ready(LayerIndex layer) override {
-    if (!std::ranges::equal(parameters_[layer.value()].floats(), reference_.exact(layer.value()))) {
-      fail(
-          absl::StrCat("layer ", layer.value(), " ended with other parameters than the optimizer"));
+  void layer_landed(const LayerLanded& layer) override {
+    if (layer.exact) {
+      check_exact(layer.layer);
+    } else {
+      set_version(layer.layer, layer.version);
     }
-    ++exact_layers_;
-    finish_if_all_agree();
+  }
+  void layer_initialised(LayerIndex layer, Iteration version) override {
+    set_version(layer, version);
   }
   void factors_complete(LayerIndex layer, Iteration iteration) override {
     if (iteration != complete_[layer.value()] + 1) fail("a set was skipped or repeated");
@@ -106,6 +103,21 @@ class SimWorker final : public SyncerEvents {
  private:
   void fail(const std::string& what) {
     if (!failure_) failure_ = absl::StrCat("worker ", rank_, " iteration ", iteration_, ": ", what);
+  }
+
+  void set_version(LayerIndex layer, Iteration version) {
+    if (version != versions_[layer.value()] + 1) fail("a version was skipped or repeated");
+    versions_[layer.value()] = version;
+    if (waiting_) forward();
+  }
+
+  void check_exact(LayerIndex layer) {
+    if (!std::ranges::equal(parameters_[layer.value()].floats(), reference_.exact(layer.value()))) {
+      fail(
+          absl::StrCat("layer ", layer.value(), " ended with other parameters than the optimizer"));
+    }
+    ++exact_layers_;
+    finish_if_all_agree();
   }
 
   void after_compute(void (SimWorker::*next)()) {

@@ -74,13 +74,16 @@ class SimWorker::Job final : public SyncerEvents {
 
   // ---- from the syncer ----
 
-  void parameters_ready(LayerIndex layer, Iteration version) override {
-    if (version != versions_[layer.value()] + 1) fail("a version was skipped or repeated");
-    versions_[layer.value()] = version;
+  void layer_landed(const LayerLanded& layer) override {
+    if (layer.exact) {
+      exact_[layer.layer.value()] = true;
+    } else {
+      set_version(layer.layer, layer.version);
+    }
     advance();
   }
-  void exact_parameters_ready(LayerIndex layer) override {
-    exact_[layer.value()] = true;
+  void layer_initialised(LayerIndex layer, Iteration version) override {
+    set_version(layer, version);
     advance();
   }
   void factors_complete(LayerIndex layer, Iteration iteration) override {
@@ -135,6 +138,11 @@ class SimWorker::Job final : public SyncerEvents {
   absl::Status prepare_synchronisation();
 
   // ---- waiting, as sync_client.cc does ----
+
+  void set_version(LayerIndex layer, Iteration version) {
+    if (version != versions_[layer.value()] + 1) fail("a version was skipped or repeated");
+    versions_[layer.value()] = version;
+  }
 
   bool by_factors(std::size_t l) const { return plan_.layers[l].scheme == Scheme::kSfb; }
   bool has_all_factors(std::size_t l) const {

@@ -86,7 +86,7 @@ class FactorPort final : public Port, public SyncerEvents {
     exchange_->factors_ready(LayerIndex(0), own_, how % 2);
   }
 
-  void parameters_ready(LayerIndex /*layer*/, Iteration version) override {
+  void layer_initialised(LayerIndex /*layer*/, Iteration version) override {
     POSEIDON_CHECK(version == options_.first_iteration, "the initial ones, or a checkpoint's");
     initialised_ = true;
   }
