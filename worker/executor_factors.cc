@@ -14,7 +14,7 @@
 namespace poseidon {
 namespace {
 
-/// The route has the factors of all workers twice for each layer (sync/routes/sfb_route.h).
+/// The factors of all workers are there twice for each layer (sync/routes/factor_stacks.h).
 absl::Status check_stacks(const Plan& plan) {
   double needed = 0.0;
   for (std::uint32_t l = 0; l < plan.layers.size(); ++l) {

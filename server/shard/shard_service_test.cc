@@ -516,8 +516,8 @@ TEST(SyncClient, TellsWhoWaitsOfPiecesThatAreWorthIt) {
                     {{parameters.floats(), gradients.floats(), gradients.owner()},
                      {others.floats(), other_gradients.floats(), other_gradients.owner()}},
                     {}, &traffic, &refusals);
-  client.parameters_ready(LayerIndex(0), 0);
-  client.parameters_arriving(LayerIndex(0), 1, 4);  // too few
+  client.layer_landed({{.layer = LayerIndex(0), .version = 0}});
+  client.chunk_landed({.layer = LayerIndex(0), .version = 1, .leading_elements = 4});  // too few
   std::binary_semaphore told_one(0);
   std::vector<std::int64_t> told;
   std::thread waiting([&] {
@@ -529,17 +529,18 @@ TEST(SyncClient, TellsWhoWaitsOfPiecesThatAreWorthIt) {
                            }});
     EXPECT_TRUE(status.ok()) << status;
   });
-  client.parameters_arriving(LayerIndex(1), 1, 2);
-  client.parameters_arriving(LayerIndex(0), 1, 8);
+  client.chunk_landed({.layer = LayerIndex(1), .version = 1, .leading_elements = 2});
+  client.chunk_landed({.layer = LayerIndex(0), .version = 1, .leading_elements = 8});
   ASSERT_TRUE(told_one.try_acquire_for(std::chrono::seconds(30)));
-  client.parameters_arriving(LayerIndex(0), 1, 12);  // too few since the last
-  client.parameters_arriving(LayerIndex(0), 1, 16);
+  client.chunk_landed(
+      {.layer = LayerIndex(0), .version = 1, .leading_elements = 12});  // too few since the last
+  client.chunk_landed({.layer = LayerIndex(0), .version = 1, .leading_elements = 16});
   ASSERT_TRUE(told_one.try_acquire_for(std::chrono::seconds(30)));
-  client.parameters_ready(LayerIndex(0), 1);
+  client.layer_landed({{.layer = LayerIndex(0), .version = 1}});
   waiting.join();
   EXPECT_THAT(told, ::testing::ElementsAre(8, 16));
 
-  client.parameters_arriving(LayerIndex(0), 2, 20);
+  client.chunk_landed({.layer = LayerIndex(0), .version = 2, .leading_elements = 20});
   const absl::Status failed =
       client.wait_parameters(LayerIndex(0), 2, {.piece_elements = 8, .arrived = [](std::int64_t) {
                                                   return absl::InternalError("the GPU is gone");

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
 #include "common/tensor/square_sum.h"
-#include "sync/routes/sfb_route.h"
+#include "sync/routes/factor_stacks.h"
 
 namespace poseidon {
 

@@ -10,14 +10,14 @@
 namespace poseidon {
 
 FactorExchange::FactorExchange(Plan plan, WorkerRank rank, const std::vector<LayerMemory>& layers,
-                               PeerAccess peers, const SyncerOptions& options, SyncerEvents* events,
-                               TrafficProbe* traffic, RefusalCounts* refusals)
+                               FactorStacks* stacks, PeerAccess peers, const SyncerOptions& options,
+                               SyncerEvents* events, TrafficProbe* traffic, RefusalCounts* refusals)
     : peers_access_(peers),
       options_(options),
       events_(events),
       traffic_(traffic),
       refusals_(refusals),
-      route_(std::move(plan), rank, layers, options.sfb),
+      route_(std::move(plan), rank, layers, stacks, options.factor_options()),
       ready_since_(route_.plan().layers.size()) {
   const std::uint32_t workers = route_.plan().workers();
   POSEIDON_CHECK(workers == 1 || (peers.transport != nullptr && peers.door != nullptr),
@@ -38,6 +38,14 @@ FactorExchange::~FactorExchange() {
 std::string FactorExchange::name(WorkerRank rank) const {
   const std::string& address = route_.plan().worker_addresses[rank.value()];
   return absl::StrCat("worker ", rank.value(), address.empty() ? "" : " at ", address);
+}
+
+std::string FactorExchange::awaited(LayerIndex layer) const {
+  std::string names;
+  for (const WorkerRank rank : route_.awaited(layer)) {
+    absl::StrAppend(&names, names.empty() ? "" : ", ", name(rank));
+  }
+  return names;
 }
 
 void FactorExchange::start() {
@@ -218,7 +226,7 @@ void FactorExchange::settle(const FactorLanding& landing) {
         "): copies stay equal only on machines that compute alike; look for another CPU model or "
         "version of Poseidon or oneDNN, or faulty memory, or set sync.scheme to \"ps\"; "
         "checkpoints made after iteration ",
-        route_.compared_before(landing.iteration),
+        route_.options().compared_before(landing.iteration),
         " may have it, too: restore one of that iteration or before")));
     return;
   }

@@ -46,8 +46,8 @@ class FactorExchange final : public PeerStream::Owner, public PeerDoor::Host {
  public:
   /// All pointers must outlive it. `peers` may be empty with one worker.
   FactorExchange(Plan plan, WorkerRank rank, const std::vector<LayerMemory>& layers,
-                 PeerAccess peers, const SyncerOptions& options, SyncerEvents* events,
-                 TrafficProbe* traffic, RefusalCounts* refusals);
+                 FactorStacks* stacks, PeerAccess peers, const SyncerOptions& options,
+                 SyncerEvents* events, TrafficProbe* traffic, RefusalCounts* refusals);
   ~FactorExchange() override;
   FactorExchange(const FactorExchange&) = delete;
   FactorExchange& operator=(const FactorExchange&) = delete;
@@ -59,10 +59,9 @@ class FactorExchange final : public PeerStream::Owner, public PeerDoor::Host {
   /// See SfbRoute::factors_ready.
   void factors_ready(LayerIndex layer, Iteration iteration, std::uint64_t digest);
 
-  SfbRoute& route() { return route_; }
-  const SfbRoute& route() const { return route_; }
-  /// "worker 2 at 10.0.0.4:4711", for error messages.
-  std::string name(WorkerRank rank) const;
+  /// "worker 2 at 10.0.0.4:4711, worker 3 at ...": whose part of the layer's next set has not come.
+  /// For error messages.
+  std::string awaited(LayerIndex layer) const;
 
   // From the door.
   absl::Status admit(const PeerStream& stream, const FactorHeader& hello,
@@ -86,6 +85,7 @@ class FactorExchange final : public PeerStream::Owner, public PeerDoor::Host {
   void on_written(PeerStream& stream) override;
   void on_closed(PeerStream& stream, const absl::Status& status) override;
 
+  std::string name(WorkerRank rank) const;
   void connect(Peer& peer);
   void greet(Peer& peer);
   void greeted(Peer& peer);

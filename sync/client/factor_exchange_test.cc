@@ -54,6 +54,7 @@ struct Worker final : SyncerEvents {
              [this](const std::string& peer, const Objection& objection) {
                logged.push_back(absl::StrCat(peer, ": ", objection.message));
              }),
+        stacks(plan, WorkerRank(rank)),
         plan_(plan),
         rank_(rank) {
     EXPECT_TRUE(transport.listen(absl::StrCat("worker", rank), &door).ok());
@@ -62,11 +63,11 @@ struct Worker final : SyncerEvents {
     exchange = std::make_unique<FactorExchange>(
         plan_, WorkerRank(rank_),
         std::vector<LayerMemory>{{.parameters = parameters.floats(), .owner = parameters.owner()}},
-        PeerAccess{&transport, &door}, options_of_test(), this, &traffic, &refusals);
+        &stacks, PeerAccess{&transport, &door}, options_of_test(), this, &traffic, &refusals);
     exchange->start();
   }
   void ready(Iteration iteration, std::uint64_t digest = 5) {
-    const OwnFactors own = exchange->route().own(kLayer, iteration);
+    const OwnFactors own = stacks.own(kLayer, iteration);
     std::ranges::fill(own.output_gradient, static_cast<float>(rank_));
     std::ranges::fill(own.input, static_cast<float>(iteration));
     exchange->factors_ready(kLayer, iteration, digest);
@@ -85,6 +86,7 @@ struct Worker final : SyncerEvents {
   TrafficProbe traffic{1};
   PeerDoor door;
   FloatBuffer parameters{15};
+  FactorStacks stacks;
   bool initialised = false;
   Iteration complete = -1;
   std::optional<absl::Status> failure;
@@ -178,7 +180,7 @@ TEST_F(FactorExchangeTest, SetsTravelBetweenAllAndTheEndIsAgreedOn) {
       EXPECT_EQ(worker->complete, i) << "worker " << rank;
       EXPECT_FALSE(worker->failure) << *worker->failure;
       if (i == 4) continue;
-      const auto stack = worker->exchange->route().stacked(kLayer, i);
+      const auto stack = worker->stacks.stacked(kLayer, i);
       EXPECT_EQ(stack.output_gradients[6 * 2], 2.0f);
       EXPECT_EQ(stack.inputs[0], static_cast<float>(i));
     }

@@ -1,5 +1,6 @@
 #include "sync/client/sync_client.h"
 
+#include <algorithm>
 #include <cmath>
 #include <future>
 #include <set>
@@ -20,6 +21,16 @@ constexpr Milliseconds kAwaitedPatience{2000};
 
 Nanoseconds now() { return SystemClock().now(); }
 
+/// Null when the plan has no SFB layers. `engine` has the memory.
+std::unique_ptr<FactorStacks> stacks_of(const Plan& plan, WorkerRank rank, FactorEngine* engine) {
+  const bool has_sfb_layers = std::ranges::any_of(
+      plan.layers, [](const PlanLayer& layer) { return layer.scheme == Scheme::kSfb; });
+  if (!has_sfb_layers) return nullptr;
+  POSEIDON_CHECK(engine != nullptr, "a plan with SFB layers needs an engine that steps them");
+  return std::make_unique<FactorStacks>(
+      plan, rank, [engine](std::int64_t elements) { return engine->allocate(elements); });
+}
+
 }  // namespace
 
 SyncClient::SyncClient(Transport* transport, Plan plan, WorkerRank rank,
@@ -32,6 +43,8 @@ SyncClient::SyncClient(Transport* transport, Plan plan, WorkerRank rank,
       options_(std::move(options)),
       traffic_(traffic),
       engine_(engine),
+      factor_options_(options_.syncer.factor_options()),
+      stacks_(stacks_of(plan_, rank, engine)),
       versions_(plan_.layers.size(), options_.syncer.first_iteration - 1),
       arriving_(plan_.layers.size()),
       complete_(plan_.layers.size(), options_.syncer.first_iteration - 1),
@@ -39,14 +52,8 @@ SyncClient::SyncClient(Transport* transport, Plan plan, WorkerRank rank,
       exact_(plan_.layers.size(), false),
       gradient_since_(plan_.layers.size()) {
   for (const LayerMemory& layer : layers) parameters_.emplace_back(layer.parameters);
-  SyncerOptions syncer = options_.syncer;
-  if (engine_ != nullptr) {
-    syncer.sfb.allocate = [this](std::int64_t elements) { return engine_->allocate(elements); };
-  }
-  syncer_ = std::make_unique<Syncer>(transport, plan_, rank, std::move(layers), std::move(syncer),
-                                     this, traffic, refusals, peers);
-  POSEIDON_CHECK(syncer_->factors() == nullptr || engine_ != nullptr,
-                 "a plan with SFB layers needs an engine that steps them");
+  syncer_ = std::make_unique<Syncer>(transport, plan_, rank, std::move(layers), options_.syncer,
+                                     this, traffic, refusals, peers, stacks_.get());
 }
 
 SyncClient::~SyncClient() {
@@ -77,7 +84,7 @@ void SyncClient::gradient_ready(LayerIndex layer, Iteration iteration, MicroBatc
 // ---- layers that go by SFB ----
 
 void SyncClient::factors_ready(LayerIndex layer, Iteration iteration, MicroBatch part) {
-  const OwnFactors whole = syncer_->factors()->route().own(layer, iteration);
+  const OwnFactors whole = stacks_->own(layer, iteration);
   const auto rows_of_part = [&part](std::span<float> all) {
     const std::size_t size = all.size() / static_cast<std::size_t>(part.count);
     return all.subspan(static_cast<std::size_t>(part.index) * size, size);
@@ -112,20 +119,19 @@ absl::Status SyncClient::check_factors(LayerIndex layer, Iteration iteration,
 
 absl::Status SyncClient::publish(LayerIndex layer, Iteration iteration) {
   std::uint64_t digest = 0;
-  if (syncer_->factors()->route().has_digest(iteration)) {
+  if (factor_options_.has_digest(iteration)) {
     if (absl::Status status = engine_->fetch_parameters(layer); !status.ok()) return status;
     digest = digest_of(parameters_[layer.value()]);
   }
-  transport_->post([this, layer, iteration, digest] {
-    syncer_->factors()->factors_ready(layer, iteration, digest);
-  });
+  transport_->post(
+      [this, layer, iteration, digest] { syncer_->factors_ready(layer, iteration, digest); });
   return absl::OkStatus();
 }
 
 /// For its next step.
 bool SyncClient::has_all_factors(std::size_t l) const {
   return versions_[l] >= options_.syncer.first_iteration && complete_[l] == versions_[l] &&
-         complete_[l] < options_.syncer.sfb.iterations;
+         complete_[l] < factor_options_.iterations;
 }
 
 /// An SFB layer whose norms others wait for.
@@ -158,7 +164,7 @@ absl::Status SyncClient::measure(std::unique_lock<std::mutex>& lock, LayerIndex 
   TraceSpan rebuild{
       .stage = Stage::kRebuild, .begin = now(), .iteration = iteration, .layer = layer};
   absl::StatusOr<std::vector<TensorSquares>> squares =
-      engine_->measure(layer, iteration, syncer_->factors()->route().stacked(layer, iteration));
+      engine_->measure(layer, iteration, stacks_->stacked(layer, iteration));
   rebuild.end = now();
   traffic_->node().took(rebuild);
   if (squares.ok()) {
@@ -193,8 +199,7 @@ absl::Status SyncClient::step(std::unique_lock<std::mutex>& lock, LayerIndex lay
   TraceSpan rebuild{
       .stage = Stage::kRebuild, .begin = now(), .iteration = iteration, .layer = layer};
   if (status.ok()) {
-    status = engine_->step(layer, iteration, syncer_->factors()->route().stacked(layer, iteration),
-                           all_gradients);
+    status = engine_->step(layer, iteration, stacks_->stacked(layer, iteration), all_gradients);
   }
   rebuild.end = now();
   traffic_->node().took(rebuild);
@@ -219,13 +224,7 @@ std::string SyncClient::awaited_text(LayerIndex layer) {
   }
   auto answer = std::make_shared<std::promise<std::string>>();  // may come after we have left
   std::future<std::string> text = answer->get_future();
-  transport_->post([this, layer, answer] {
-    std::vector<std::string> workers;
-    for (const WorkerRank rank : syncer_->factors()->route().awaited(layer)) {
-      workers.push_back(syncer_->factors()->name(rank));
-    }
-    answer->set_value(absl::StrJoin(workers, ", "));
-  });
+  transport_->post([this, layer, answer] { answer->set_value(syncer_->awaited(layer)); });
   return text.wait_for(kAwaitedPatience) == std::future_status::ready ? text.get()
                                                                       : "the other workers";
 }
@@ -309,12 +308,13 @@ absl::Status SyncClient::finish(Iteration iterations) {
 }
 
 absl::Status SyncClient::compare_replicas(Iteration iterations) {
-  if (syncer_->factors() == nullptr) return absl::OkStatus();
-  const std::vector<LayerIndex> layers = syncer_->factors()->route().layers();
-  for (const LayerIndex layer : layers) {
-    if (absl::Status status = publish(layer, iterations); !status.ok()) return status;
+  for (std::uint32_t i = 0; i < plan_.layers.size(); ++i) {
+    if (!goes_by_sfb(LayerIndex(i))) continue;
+    if (absl::Status status = publish(LayerIndex(i), iterations); !status.ok()) return status;
   }
-  for (const LayerIndex layer : layers) {
+  for (std::uint32_t i = 0; i < plan_.layers.size(); ++i) {
+    const LayerIndex layer(i);
+    if (!goes_by_sfb(layer)) continue;
     const absl::Status status = wait(layer, "the final digest", Waiter::kOther,
                                      [&] { return complete_[layer.value()] >= iterations; });
     if (!status.ok()) return status;

@@ -10,8 +10,9 @@
 // still. Where steps are clipped, the thread first takes the norms of those layers (a product of
 // its own), and steps when the network's norm is known.
 //
-// Concurrency: gradient_ready, wait_parameters and finish on the trainer's thread (one), cancel on
-// any. start and close from whoever owns the client.
+// Threads: the trainer's (one) and the loop, which share what mutex_ guards and the memory of
+// factors (sync/routes/factor_stacks.h). The trainer's thread touches nothing else of the loop's:
+// it posts.
 
 #include <chrono>
 #include <condition_variable>
@@ -28,6 +29,7 @@
 #include "common/probes/traffic.h"
 #include "sync/client/factor_engine.h"
 #include "sync/client/syncer.h"
+#include "sync/routes/factor_stacks.h"
 
 namespace poseidon {
 
@@ -74,7 +76,14 @@ class SyncClient final : public SyncerEvents {
   /// the transport's loop.
   ~SyncClient() override;
 
+  // On the owner's thread; cancel on any.
+
   void start();
+  /// Wakes every wait, now and later, with this status.
+  void cancel(const absl::Status& reason);
+
+  // On the trainer's thread.
+
   /// After the layer's backward. Where a batch is worked in parts, a layer that goes by SFB is
   /// reported after each (its factors are stacked), any other once, with the sum over all.
   void gradient_ready(LayerIndex layer, Iteration iteration, MicroBatch part = {});
@@ -92,10 +101,8 @@ class SyncClient final : public SyncerEvents {
   /// need what this one sent.
   absl::Status finish(Iteration iterations);
 
-  /// Wakes every wait, now and later, with this status. Any thread.
-  void cancel(const absl::Status& reason);
+  // On the loop, from the syncer.
 
-  // From the syncer, on the loop.
   void chunk_landed(const ChunkLanded& chunk) override;
   void layer_landed(const LayerLanded& layer) override;
   void layer_initialised(LayerIndex layer, Iteration version) override;
@@ -107,12 +114,15 @@ class SyncClient final : public SyncerEvents {
   }
 
  private:
-  void factors_ready(LayerIndex layer, Iteration iteration, MicroBatch part);
-  absl::Status check_factors(LayerIndex layer, Iteration iteration, const OwnFactors& own) const;
-  absl::Status publish(LayerIndex layer, Iteration iteration);
   /// What waits for parameters: a forward pass, which stands still (a stall), or whoever lies
   /// between the passes, before training, before a test and at the end.
   enum class Waiter { kForward, kOther };
+
+  // On the trainer's thread.
+
+  void factors_ready(LayerIndex layer, Iteration iteration, MicroBatch part);
+  absl::Status check_factors(LayerIndex layer, Iteration iteration, const OwnFactors& own) const;
+  absl::Status publish(LayerIndex layer, Iteration iteration);
   absl::Status wait_version(LayerIndex layer, Iteration version, const ArrivingParameters& arriving,
                             Waiter waiter);
   /// Until `done`, which runs under the mutex; steps what can be stepped. `what`: for the message.
@@ -129,6 +139,9 @@ class SyncClient final : public SyncerEvents {
   absl::Status measure(std::unique_lock<std::mutex>& lock, LayerIndex layer);
   absl::Status step(std::unique_lock<std::mutex>& lock, LayerIndex layer);
   std::string awaited_text(LayerIndex layer);
+
+  // On either.
+
   void set_version(LayerIndex layer, Iteration version);  ///< under mutex_
   bool goes_by_sfb(LayerIndex layer) const {
     return plan_.layers[layer.value()].scheme == Scheme::kSfb;
@@ -139,9 +152,12 @@ class SyncClient final : public SyncerEvents {
   const WorkerRank rank_;
   const SyncClientOptions options_;
   TrafficProbe* const traffic_;
-  FactorEngine* const engine_;
+  FactorEngine* const engine_;  ///< the trainer's thread's
+  const SfbOptions factor_options_;
+  /// Null when the plan has no SFB layers. The syncer uses it too; factor_stacks.h says when which.
+  const std::unique_ptr<FactorStacks> stacks_;
   std::vector<std::span<const float>> parameters_;  ///< by LayerIndex
-  std::unique_ptr<Syncer> syncer_;  ///< touched on the loop only, but for the memory of factors
+  std::unique_ptr<Syncer> syncer_;                  ///< the loop's
 
   std::mutex mutex_;  ///< guards all below
   std::condition_variable changed_;

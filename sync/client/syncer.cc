@@ -10,11 +10,6 @@
 namespace poseidon {
 namespace {
 
-SyncerOptions complete(SyncerOptions options) {
-  options.sfb.first_iteration = options.first_iteration;
-  return options;
-}
-
 bool has_sfb_layers(const Plan& plan) {
   return std::any_of(plan.layers.begin(), plan.layers.end(),
                      [](const PlanLayer& layer) { return layer.scheme == Scheme::kSfb; });
@@ -28,17 +23,17 @@ bool leads(const Plan& plan, WorkerRank rank) {
 
 Syncer::Syncer(Transport* transport, Plan plan, WorkerRank rank, std::vector<LayerMemory> layers,
                SyncerOptions options, SyncerEvents* events, TrafficProbe* traffic,
-               RefusalCounts* refusals, PeerAccess peers)
+               RefusalCounts* refusals, PeerAccess peers, FactorStacks* stacks)
     : transport_(transport),
       plan_(std::move(plan)),
       rank_(rank),
-      options_(complete(std::move(options))),
+      options_(std::move(options)),
       events_(events),
       traffic_(traffic),
       peers_(peers),
       factors_(has_sfb_layers(plan_)
-                   ? std::make_unique<FactorExchange>(plan_, rank, layers, peers, options_, events,
-                                                      traffic, refusals)
+                   ? std::make_unique<FactorExchange>(plan_, rank, layers, stacks, peers, options_,
+                                                      events, traffic, refusals)
                    : nullptr),
       links_(is_behind_relay(plan_, rank) ? peers.relays : transport,
              PsRoute(is_behind_relay(plan_, rank) ? behind_relay(plan_, rank) : plan_, rank,

@@ -10,7 +10,9 @@
 // Knows tensors and layer names, not the engine: other frameworks use it as it is. Everything here
 // runs on the transport's loop and holds no lock.
 
+#include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -30,10 +32,10 @@ class Syncer final {
  public:
   /// `transport`, `events`, `traffic` and `refusals` must outlive the syncer. `peers`: for plans
   /// with SFB layers and more than one worker, and for those with leaders; on the same loop as
-  /// `transport`.
+  /// `transport`. `stacks`, which must outlive it too: for plans with SFB layers.
   Syncer(Transport* transport, Plan plan, WorkerRank rank, std::vector<LayerMemory> layers,
          SyncerOptions options, SyncerEvents* events, TrafficProbe* traffic,
-         RefusalCounts* refusals, PeerAccess peers = {});
+         RefusalCounts* refusals, PeerAccess peers = {}, FactorStacks* stacks = nullptr);
   ~Syncer();
   Syncer(const Syncer&) = delete;
   Syncer& operator=(const Syncer&) = delete;
@@ -50,6 +52,11 @@ class Syncer final {
     links_.gradient_ready(layer, iteration);
   }
 
+  /// A layer that goes by SFB; see SfbRoute::factors_ready.
+  void factors_ready(LayerIndex layer, Iteration iteration, std::uint64_t digest) {
+    factors_->factors_ready(layer, iteration, digest);
+  }
+
   /// A layer that goes by SFB, where the plan's steps need the network's norm: its tensors'
   /// squares.
   void layer_measured(LayerIndex layer, Iteration iteration, std::vector<TensorSquares> tensors) {
@@ -60,9 +67,8 @@ class Syncer final {
   /// model file should hold. Once, when the last version of every layer has landed.
   void fetch_exact() { links_.fetch_exact(); }
 
-  /// The streams of SFB layers; null when the plan has none. Its route's memory may be used by the
-  /// trainer (sfb_route.h says when).
-  FactorExchange* factors() { return factors_.get(); }
+  /// Of a layer that goes by SFB; see FactorExchange::awaited.
+  std::string awaited(LayerIndex layer) const { return factors_->awaited(layer); }
 
  private:
   Transport* const transport_;
@@ -72,7 +78,7 @@ class Syncer final {
   SyncerEvents* const events_;
   TrafficProbe* const traffic_;
   const PeerAccess peers_;
-  const std::unique_ptr<FactorExchange> factors_;
+  const std::unique_ptr<FactorExchange> factors_;  ///< null when the plan has no SFB layers
   ChunkLinks links_;
 };
 

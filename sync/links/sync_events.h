@@ -2,7 +2,7 @@
 
 // What the synchronisation client's event side tells, and what it may be told at the start.
 //
-// Called by: sync/links/chunk_links.h and sync/client/factor_exchange.h, on the loop. Calls:
+// Before: sync/links/chunk_links.h and sync/client/factor_exchange.h, on the loop. After:
 // sync/client/sync_client.h wakes the trainer; sync/relay/relay_service.h answers its group.
 
 #include "absl/status/status.h"
@@ -57,7 +57,14 @@ struct SyncerOptions {
   std::function<void(const std::string&)> log;
   /// For loops over chunks; outlives the syncer, and the loop alone calls it.
   Team* team = sequential_team();
-  SfbOptions sfb;  ///< must be the same on all workers; its first_iteration is taken from above
+  SfbOptions sfb;  ///< must be the same on all workers; factor_options() has its first_iteration
+
+  /// `sfb`, of a run that begins at first_iteration.
+  SfbOptions factor_options() const {
+    SfbOptions options = sfb;
+    options.first_iteration = first_iteration;
+    return options;
+  }
 };
 
 }  // namespace poseidon

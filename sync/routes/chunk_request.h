@@ -3,8 +3,8 @@
 // What a route is to ask of those who have a chunk, for a caller that does not have whole layers at
 // a time.
 //
-// Called by: sync/relay/relay.h decides what to ask for. Calls: nothing; sync/links/chunk_links.h
-// hands it to sync/routes/ps_route.h and sends.
+// Before: sync/relay/relay.h decides what to ask for. After: sync/links/chunk_links.h hands it to
+// sync/routes/ps_route.h and sends.
 
 #include <cstdint>
 

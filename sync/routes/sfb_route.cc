@@ -15,15 +15,28 @@ Objection object(DataRefusal reason, std::string message) { return {reason, std:
 
 }  // namespace
 
+bool SfbOptions::has_digest(Iteration iteration) const {
+  return iteration % check_every == 0 || iteration == iterations || iteration == first_iteration ||
+         (save_every > 0 && iteration % save_every == 0);
+}
+
+Iteration SfbOptions::compared_before(Iteration iteration) const {
+  Iteration before = std::max(iteration - 1, first_iteration);
+  while (!has_digest(before)) --before;
+  return before;
+}
+
 SfbRoute::SfbRoute(Plan plan, WorkerRank rank, const std::vector<LayerMemory>& layers,
-                   SfbOptions options)
+                   FactorStacks* stacks, SfbOptions options)
     : plan_(std::move(plan)),
       rank_(rank),
+      stacks_(stacks),
       options_(std::move(options)),
       piece_elements_(options_.piece_bytes / static_cast<std::int64_t>(sizeof(float))),
       position_(plan_.layers.size(), -1) {
   POSEIDON_CHECK(piece_elements_ > 0 && options_.piece_bytes <= kMaxChunkBytes,
                  "a piece holds a float and fits into a message");
+  POSEIDON_CHECK(stacks_ != nullptr, "a plan with SFB layers needs memory for their factors");
   POSEIDON_CHECK(options_.check_every > 0, "replicas are compared now and then");
   POSEIDON_CHECK(layers.size() == plan_.layers.size(), "memory for every layer of the plan");
   const auto pieces_of = [this](std::int64_t elements) {
@@ -62,8 +75,6 @@ SfbRoute::SfbRoute(Plan plan, WorkerRank rank, const std::vector<LayerMemory>& l
         items_.push_back({.layer = position, .slot = slot, .piece = piece});
       }
       Slot& memory = layer.slots[slot];
-      memory.output_gradients = options_.allocate(plan_.workers() * shape->gradient_elements());
-      memory.inputs = options_.allocate(plan_.workers() * shape->input_elements());
       memory.landed.assign(std::size_t{plan_.workers()} * layer.pieces, false);
       memory.digests.assign(plan_.workers(), 0);
     }
@@ -87,22 +98,11 @@ const SfbRoute::Layer& SfbRoute::layer_of(LayerIndex layer) const {
   return layers_[static_cast<std::size_t>(position)];
 }
 
-bool SfbRoute::has_digest(Iteration iteration) const {
-  return iteration % options_.check_every == 0 || iteration == options_.iterations ||
-         iteration == options_.first_iteration ||
-         (options_.save_every > 0 && iteration % options_.save_every == 0);
-}
-
-Iteration SfbRoute::compared_before(Iteration iteration) const {
-  Iteration before = std::max(iteration - 1, options_.first_iteration);
-  while (!has_digest(before)) --before;
-  return before;
-}
-
 /// First piece and end of what each rank sends for this iteration.
 std::pair<std::uint32_t, std::uint32_t> SfbRoute::wanted_pieces(const Layer& layer,
                                                                 Iteration iteration) const {
-  return {has_digest(iteration) ? 0u : 1u, iteration == options_.iterations ? 1u : layer.pieces};
+  return {options_.has_digest(iteration) ? 0u : 1u,
+          iteration == options_.iterations ? 1u : layer.pieces};
 }
 
 void SfbRoute::begin(Layer& layer, Slot& slot, Iteration iteration) {
@@ -148,22 +148,6 @@ void SfbRoute::initialise_from_here() {
     layer.parameters_missing = 0;
     if (plan_.workers() > 1) queue_parameters(layer, WorkerRank(1));
   }
-}
-
-OwnFactors SfbRoute::own(LayerIndex layer, Iteration iteration) {
-  Layer& mine = layer_of(layer);
-  Slot& slot = slot_of(mine, iteration);
-  const auto part = [this](FloatBuffer& stack, std::int64_t elements) {
-    return stack.floats().subspan(rank_.value() * static_cast<std::size_t>(elements),
-                                  static_cast<std::size_t>(elements));
-  };
-  return {part(slot.output_gradients, mine.shape.gradient_elements()),
-          part(slot.inputs, mine.shape.input_elements())};
-}
-
-StackedFactors SfbRoute::stacked(LayerIndex layer, Iteration iteration) const {
-  const Slot& slot = layer_of(layer).slots[static_cast<std::size_t>(iteration % 2)];
-  return {slot.output_gradients.floats(), slot.inputs.floats()};
 }
 
 void SfbRoute::queue_pieces(Layer& layer, Iteration iteration, WorkerRank peer) {
@@ -218,17 +202,11 @@ void SfbRoute::stream_opened(WorkerRank peer) {
   }
 }
 
-std::span<float> SfbRoute::piece_of(Layer& layer, FactorKind kind, Slot& slot, WorkerRank rank,
-                                    std::uint32_t piece) const {
-  std::span<float> whole = layer.parameters;
-  if (kind != FactorKind::kParameters) {
-    const bool gradient = kind == FactorKind::kOutputGradient;
-    const auto elements = static_cast<std::size_t>(gradient ? layer.shape.gradient_elements()
-                                                            : layer.shape.input_elements());
-    whole = (gradient ? slot.output_gradients : slot.inputs)
-                .floats()
-                .subspan(rank.value() * elements, elements);
-  }
+std::span<float> SfbRoute::piece_of(const Layer& layer, FactorKind kind, Iteration iteration,
+                                    WorkerRank rank, std::uint32_t piece) const {
+  const std::span<float> whole = kind == FactorKind::kParameters
+                                     ? layer.parameters
+                                     : stacks_->part(layer.index, iteration, kind, rank);
   const std::size_t begin = piece * static_cast<std::size_t>(piece_elements_);
   return whole.subspan(begin,
                        std::min(static_cast<std::size_t>(piece_elements_), whole.size() - begin));
@@ -266,11 +244,12 @@ std::optional<SfbRoute::Outgoing> SfbRoute::next_message(WorkerRank peer) {
     header.kind = gradient ? FactorKind::kOutputGradient : FactorKind::kInput;
     header.rows = layer.shape.rows;
     piece -= gradient ? 1 : 1 + layer.gradient_pieces;
-    owner = (gradient ? slot.output_gradients : slot.inputs).owner();
+    owner = stacks_->owner(layer.index, slot.iteration, header.kind);
   }
   header.offset = piece * piece_elements_;
   header.element_type = ElementType::kFloat32;
-  const std::span<const float> payload = piece_of(layer, header.kind, slot, rank_, piece);
+  const std::span<const float> payload =
+      piece_of(layer, header.kind, header.iteration, rank_, piece);
   return Outgoing{.message = {.prefix = encode_prefix(header, payload.size_bytes()),
                               .payload = as_payload(payload),
                               .payload_owner = std::move(owner)},
@@ -292,7 +271,7 @@ Objection SfbRoute::judge_iteration(const Layer& layer, const FactorHeader& head
                               ", so nobody can be beyond ",
                               std::min(layer.mine + 1, options_.iterations)));
   }
-  if (header.kind == FactorKind::kDigest && !has_digest(header.iteration)) {
+  if (header.kind == FactorKind::kDigest && !options_.has_digest(header.iteration)) {
     return wrong("its set has no digest");
   }
   if (header.kind != FactorKind::kDigest && header.iteration == options_.iterations) {
@@ -333,8 +312,7 @@ FactorLanding SfbRoute::land_parameters(Layer& layer, const DecodedFactor& messa
   if (layer.parameters_landed[piece]) {
     return {.objection = object(DataRefusal::kDuplicate, "initial parameters that are here")};
   }
-  copy_payload(message.payload,
-               piece_of(layer, FactorKind::kParameters, layer.slots[0], rank_, piece));
+  copy_payload(message.payload, piece_of(layer, FactorKind::kParameters, 0, rank_, piece));
   layer.parameters_landed[piece] = true;
   if (const WorkerRank next = rank_.next(); next.value() < plan_.workers()) {
     outboxes_[next.value()].parameters.push(ItemId(layer.first_item + piece));
@@ -368,7 +346,7 @@ FactorLanding SfbRoute::on_message(WorkerRank from, const DecodedFactor& message
   if (header.kind == FactorKind::kDigest) {
     slot.digests[from.value()] = header.digest;
   } else {
-    const std::span<float> target = piece_of(layer, header.kind, slot, from, in_kind);
+    const std::span<float> target = piece_of(layer, header.kind, header.iteration, from, in_kind);
     PayloadReader reader(message.payload);
     float* to = target.data();
     for (auto run = reader.next(); run.size > 0; run = reader.next()) {
@@ -398,7 +376,7 @@ void SfbRoute::finish_if_complete(Layer& layer, Slot& slot, FactorLanding& landi
   if (slot.missing != 0) return;
   landing.complete = layer.index;
   landing.iteration = slot.iteration;
-  if (has_digest(slot.iteration)) landing.divergence = divergence(slot);
+  if (options_.has_digest(slot.iteration)) landing.divergence = divergence(slot);
 }
 
 std::string SfbRoute::divergence(const Slot& slot) const {
@@ -433,16 +411,6 @@ std::vector<WorkerRank> SfbRoute::awaited(LayerIndex index) const {
     }
   }
   return ranks;
-}
-
-std::int64_t SfbRoute::memory_bytes() const {
-  std::int64_t bytes = 0;
-  for (const Layer& layer : layers_) {
-    for (const Slot& slot : layer.slots) {
-      bytes += slot.output_gradients.size_bytes() + slot.inputs.size_bytes();
-    }
-  }
-  return bytes;
 }
 
 }  // namespace poseidon

@@ -25,13 +25,11 @@
 //     one iteration the layer that is needed first (Outbox).
 //  7. Parameters are written here only before the first iteration (rank r hands them to the next).
 //
-// Threads: one (the loop), except for the memory: an own part belongs to the trainer until
-// factors_ready; a complete stack is the trainer's to read until its factors_ready of the next
-// iteration.
+// Everything here runs on the loop. The factors' memory is FactorStacks' (factor_stacks.h), which
+// the trainer's thread uses too and which says when.
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,6 +39,7 @@
 #include "common/tensor/aligned_buffer.h"
 #include "common/transport/transport.h"
 #include "common/wire/factor_wire.h"
+#include "sync/routes/factor_stacks.h"
 #include "sync/routes/layer_memory.h"
 
 namespace poseidon {
@@ -56,21 +55,12 @@ struct SfbOptions {
   Iteration iterations = 0;  ///< of the run; the set after the last one is digests alone
   Iteration check_every = kReplicaCheckIterations;
   Iteration save_every = 0;  ///< versions that become checkpoints by themselves; 0: none
-  /// Memory of the stacks, which is sent from: FloatBuffer::sendable, or what whoever reads them
-  /// likes better.
-  std::function<FloatBuffer(std::int64_t elements)> allocate = FloatBuffer::sendable;
-};
 
-/// Everybody's factors of one layer and iteration, rank 0's rows first. Row-major.
-struct StackedFactors {
-  std::span<const float> output_gradients;  ///< P1*K x M
-  std::span<const float> inputs;            ///< P1*K x N
-};
-
-/// Where one worker's factors belong.
-struct OwnFactors {
-  std::span<float> output_gradient;  ///< K x M
-  std::span<float> input;            ///< K x N
+  /// Whether the set of this iteration carries a digest.
+  bool has_digest(Iteration iteration) const;
+  /// The last version that was compared before this one, or the run's first: what was saved of it
+  /// is not in doubt.
+  Iteration compared_before(Iteration iteration) const;
 };
 
 /// What an event did.
@@ -87,20 +77,13 @@ struct FactorLanding {
 class SfbRoute {
  public:
   /// Allocates all it will ever need. `layers` by LayerIndex; only SFB layers' are looked at.
-  SfbRoute(Plan plan, WorkerRank rank, const std::vector<LayerMemory>& layers, SfbOptions options);
+  /// `stacks`, of the same plan and rank, must outlive it.
+  SfbRoute(Plan plan, WorkerRank rank, const std::vector<LayerMemory>& layers, FactorStacks* stacks,
+           SfbOptions options);
 
   /// Rank 0 of a run that begins at iteration 0, once: its parameters are the initial ones, and go
   /// from rank to rank. All its layers are initialised by that.
   void initialise_from_here();
-
-  /// Any thread; see "Threads" above.
-  OwnFactors own(LayerIndex layer, Iteration iteration);
-  StackedFactors stacked(LayerIndex layer, Iteration iteration) const;
-  /// Whether the set of this iteration carries a digest.
-  bool has_digest(Iteration iteration) const;
-  /// The last version that was compared before this one, or the run's first: what was saved of it
-  /// is not in doubt.
-  Iteration compared_before(Iteration iteration) const;
 
   /// Own factors of the iteration after the last are in place. With the run's last iteration + 1 =
   /// SfbOptions::iterations there are none, only the digest. `digest` of the parameters before the
@@ -131,8 +114,6 @@ class SfbRoute {
   std::vector<LayerIndex> layers() const;
   /// Workers whose part of the layer's next set has not come. For error messages.
   std::vector<WorkerRank> awaited(LayerIndex layer) const;
-  /// Of both slots of all layers.
-  std::int64_t memory_bytes() const;
 
  private:
   using ItemId = StrongId<struct ItemIdTag, std::uint32_t>;
@@ -162,8 +143,6 @@ class SfbRoute {
   /// What is sent for one iteration: piece 0 is the digest, then come dY's, then X's.
   struct Slot {
     Iteration iteration = 0;
-    FloatBuffer output_gradients;        ///< P1*K x M
-    FloatBuffer inputs;                  ///< P1*K x N
     std::vector<bool> landed;            ///< by rank * pieces + piece
     std::vector<std::uint64_t> digests;  ///< by rank; 0 where none came
     std::int64_t missing = 0;            ///< pieces of all ranks
@@ -200,11 +179,12 @@ class SfbRoute {
   FactorLanding land_parameters(Layer& layer, const DecodedFactor& message);
   void finish_if_complete(Layer& layer, Slot& slot, FactorLanding& landing) const;
   std::string divergence(const Slot& slot) const;
-  std::span<float> piece_of(Layer& layer, FactorKind kind, Slot& slot, WorkerRank rank,
-                            std::uint32_t piece) const;
+  std::span<float> piece_of(const Layer& layer, FactorKind kind, Iteration iteration,
+                            WorkerRank rank, std::uint32_t piece) const;
 
   const Plan plan_;
   const WorkerRank rank_;
+  FactorStacks* const stacks_;
   const SfbOptions options_;
   const std::int64_t piece_elements_;
   std::vector<Layer> layers_;           ///< SFB layers, in forward order

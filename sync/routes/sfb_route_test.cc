@@ -71,11 +71,12 @@ struct Worker {
                         .gradients = {},
                         .owner = parameters.back().owner()});
     }
-    route = std::make_unique<SfbRoute>(plan, WorkerRank(rank), layers, options);
+    stacks = std::make_unique<FactorStacks>(plan, WorkerRank(rank));
+    route = std::make_unique<SfbRoute>(plan, WorkerRank(rank), layers, stacks.get(), options);
   }
   /// Factors that tell rank, layer, iteration and element.
   void fill(LayerIndex layer, Iteration iteration) {
-    const OwnFactors own = route->own(layer, iteration);
+    const OwnFactors own = stacks->own(layer, iteration);
     fill(own.output_gradient, layer, iteration, 0);
     fill(own.input, layer, iteration, 5000);
   }
@@ -94,6 +95,7 @@ struct Worker {
     return route->factors_ready(layer, iteration, digest);
   }
   std::vector<FloatBuffer> parameters;
+  std::unique_ptr<FactorStacks> stacks;
   std::unique_ptr<SfbRoute> route;
 };
 
@@ -153,7 +155,7 @@ class SfbRouteTest : public ::testing::Test {
     move_all();
   }
   void expect_stack(std::uint32_t at, LayerIndex layer, Iteration iteration) {
-    const StackedFactors stack = route(at).stacked(layer, iteration);
+    const StackedFactors stack = workers_[at]->stacks->stacked(layer, iteration);
     const auto check = [&](std::span<const float> values, int base) {
       const std::size_t each = values.size() / workers_.size();
       for (std::size_t i = 0; i < values.size(); ++i) {
@@ -396,7 +398,9 @@ TEST_F(SfbRouteTest, DigestsTravelAtTheBeginningNowAndThenAsVersionsAreSavedAndA
     }
     EXPECT_EQ(digests, compared.contains(i) ? 1 : 0) << i;
     EXPECT_EQ(others > 0, i < 11) << i;
-    EXPECT_EQ(route(0).compared_before(i), i == 0 ? 0 : *std::prev(compared.lower_bound(i))) << i;
+    EXPECT_EQ(route(0).options().compared_before(i),
+              i == 0 ? 0 : *std::prev(compared.lower_bound(i)))
+        << i;
     const auto landings = move(1, 0);
     ASSERT_TRUE(landings.back().complete) << i;
     EXPECT_EQ(landings.back().iteration, i);
@@ -499,7 +503,7 @@ TEST_F(SfbRouteTest, FactorsAfterTheLastIterationAreRefused) {
 
 TEST_F(SfbRouteTest, MemoryIsTwoIterationsOfEverybodysFactors) {
   make(3);
-  EXPECT_EQ(route(0).memory_bytes(),
+  EXPECT_EQ(workers_[0]->stacks->memory_bytes(),
             2 * 3 * 3 * static_cast<std::int64_t>(sizeof(float)) * ((6 + 10) + (4 + 6)));
   EXPECT_THAT(route(0).layers(), ElementsAre(kSecond, kThird));
   EXPECT_THAT(route(0).plan().chunks, ::testing::SizeIs(1));

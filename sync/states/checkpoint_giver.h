@@ -57,8 +57,12 @@ class CheckpointGiver {
   CheckpointGiver(const CheckpointGiver&) = delete;
   CheckpointGiver& operator=(const CheckpointGiver&) = delete;
 
+  // On any thread.
+
   /// Besides the periodic versions, this one.
   void save_at(Iteration version);
+
+  // On the trainer's thread.
 
   /// An SFB layer has so many steps; its pieces are copied where the version is to be saved. Errors
   /// are of the layer's memory.

@@ -39,6 +39,8 @@ class StateReader {
   StateReader(const StateReader&) = delete;
   StateReader& operator=(const StateReader&) = delete;
 
+  // On the job's thread.
+
   /// Until all requests are answered or one failed, with the transfer's error; cancel's reason
   /// after that. Their `on_data` run on the loop, and never after the return.
   absl::Status read(std::vector<StoreRequest> requests);
@@ -48,6 +50,8 @@ class StateReader {
   /// not come.
   absl::Status read_held(const std::string& address, Epoch epoch, Iteration version,
                          std::span<float> values);
+
+  // On any thread.
 
   /// Ends every call, now and later.
   void cancel(const absl::Status& reason);

@@ -38,11 +38,16 @@ class StateSender {
   StateSender(const StateSender&) = delete;
   StateSender& operator=(const StateSender&) = delete;
 
+  // On the trainer's thread.
+
   /// Versions ascend. At most kMaxHeldStates are unanswered when wait() follows each.
   void send(Iteration version, std::vector<float> state);
   /// Until all servers hold this version. CANCELLED with cancel's reason; UNAVAILABLE naming the
   /// server that did not answer for options.give_up_after; what a server answered.
   absl::Status wait(Iteration version);
+
+  // On any thread.
+
   /// Like wait, for who must not block: whether all hold it. Asked again after on_change.
   absl::StatusOr<bool> holds(Iteration version) const;
   /// Ends every wait, now and later.

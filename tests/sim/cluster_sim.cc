@@ -41,7 +41,8 @@ class SimWorker final : public SyncerEvents {
         complete_(plan.layers.size(), -1),
         door_(&transport, &refusals_),
         relays_(&transport, kRelaySuffix),
-        relay_(&relays_, &refusals_, {}, s.pending_limit_bytes) {
+        relay_(&relays_, &refusals_, {}, s.pending_limit_bytes),
+        stacks_(plan, WorkerRank(rank)) {
     const int slots = optimizer_state_slots(s.optimizer);
     std::vector<LayerMemory> layers;
     for (std::size_t l = 0; l < plan.layers.size(); ++l) {
@@ -64,7 +65,7 @@ class SimWorker final : public SyncerEvents {
     options.give_up_after = kVirtualDeadline;
     syncer_ = std::make_unique<Syncer>(&transport, plan, WorkerRank(rank), std::move(layers),
                                        options, this, &traffic_, &refusals_,
-                                       PeerAccess{&transport, &door_, &relays_, &relay_});
+                                       PeerAccess{&transport, &door_, &relays_, &relay_}, &stacks_);
     syncer_->start();
   }
 
@@ -158,8 +159,7 @@ class SimWorker final : public SyncerEvents {
     if (!can) return;
     const LayerIndex index(static_cast<std::uint32_t>(layer_));
     const SimLayer& layer = scenario_.layers[layer_];
-    const std::vector<float> gradient =
-        gradient_of(layer, syncer_->factors()->route().stacked(index, version));
+    const std::vector<float> gradient = gradient_of(layer, stacks_.stacked(index, version));
     step_layer(scenario_, layer, version, gradient,
                squares_of(scenario_, layer, gradient, parameters_[layer_].floats()), all_gradients_,
                parameters_[layer_].floats(), state0_[layer_].floats(), state1_[layer_].floats());
@@ -173,8 +173,7 @@ class SimWorker final : public SyncerEvents {
         Nanoseconds(static_cast<std::int64_t>(random_.below(range + 1))), [this, index] {
           const SimLayer& layer = scenario_.layers[index.value()];
           const Iteration iteration = complete_[index.value()];
-          const std::vector<float> gradient =
-              gradient_of(layer, syncer_->factors()->route().stacked(index, iteration));
+          const std::vector<float> gradient = gradient_of(layer, stacks_.stacked(index, iteration));
           syncer_->layer_measured(
               index, iteration,
               squares_of(scenario_, layer, gradient, parameters_[index.value()].floats()));
@@ -183,7 +182,7 @@ class SimWorker final : public SyncerEvents {
 
   void publish(std::size_t l) {
     const LayerIndex layer(static_cast<std::uint32_t>(l));
-    syncer_->factors()->factors_ready(layer, iteration_, digest_of(parameters_[l].floats()));
+    syncer_->factors_ready(layer, iteration_, digest_of(parameters_[l].floats()));
   }
 
   void finish_if_all_agree() {
@@ -206,7 +205,7 @@ class SimWorker final : public SyncerEvents {
     const std::span<const float> read = parameters_[layer_].floats();
     const LayerIndex layer(static_cast<std::uint32_t>(layer_));
     if (scenario_.layers[layer_].by_factors()) {
-      const OwnFactors own = syncer_->factors()->route().own(layer, iteration_);
+      const OwnFactors own = stacks_.own(layer, iteration_);
       fill_factors(rank_, iteration_, read, own.output_gradient, own.input);
       publish(layer_);
     } else {
@@ -236,6 +235,7 @@ class SimWorker final : public SyncerEvents {
   PeerDoor door_;
   MethodTransport relays_;
   RelayService relay_;
+  FactorStacks stacks_;
   std::unique_ptr<Syncer> syncer_;
   Iteration norms_of_ = -1;
   double all_gradients_ = 0.0;  ///< of norms_of_

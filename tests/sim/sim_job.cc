@@ -116,9 +116,12 @@ absl::Status SimWorker::Job::prepare_synchronisation() {
           if (*alive) advance();
         });
   }
+  factor_options_ = options.factor_options();
+  stacks_ = std::make_unique<FactorStacks>(plan_, rank_);
   syncer_ = std::make_unique<Syncer>(
       node_.transport_, plan_, rank_, std::move(layers), options, this, traffic_.get(),
-      &node_.refusals_, PeerAccess{&node_.factors_, &node_.door_, &node_.relays_, &node_.relay_});
+      &node_.refusals_, PeerAccess{&node_.factors_, &node_.door_, &node_.relays_, &node_.relay_},
+      stacks_.get());
   state_ = State::kWaiting;
   node_.transport_->post([this, alive = alive_] {
     if (*alive && syncer_ != nullptr) syncer_->start();

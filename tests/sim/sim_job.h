@@ -158,8 +158,7 @@ class SimWorker::Job final : public SyncerEvents {
       const SimLayer& layer = course_->scenario().layers[l];
       const LayerIndex index(static_cast<std::uint32_t>(l));
       const Iteration version = versions_[l];
-      const std::vector<float> gradient =
-          gradient_of(layer, syncer_->factors()->route().stacked(index, version));
+      const std::vector<float> gradient = gradient_of(layer, stacks_->stacked(index, version));
       const std::vector<TensorSquares> squares =
           squares_of(course_->scenario(), layer, gradient, parameters_[l].floats());
       if (clips && measured_[l] < version) {
@@ -205,7 +204,7 @@ class SimWorker::Job final : public SyncerEvents {
       end(sync_failure_);
       return false;
     }
-    if (syncer_->factors() != nullptr) step_layers();
+    step_layers();
     switch (state_) {
       case State::kWaiting: {
         if (!all_have(first_)) return false;
@@ -304,9 +303,8 @@ class SimWorker::Job final : public SyncerEvents {
 
   void publish(std::size_t l, Iteration iteration) {
     const LayerIndex layer(static_cast<std::uint32_t>(l));
-    const bool with_digest = syncer_->factors()->route().has_digest(iteration);
-    syncer_->factors()->factors_ready(layer, iteration,
-                                      with_digest ? digest_of(parameters_[l].floats()) : 0);
+    const bool with_digest = factor_options_.has_digest(iteration);
+    syncer_->factors_ready(layer, iteration, with_digest ? digest_of(parameters_[l].floats()) : 0);
   }
 
   /// One layer; nothing waits here, so a halt is met by the next forward.
@@ -315,7 +313,7 @@ class SimWorker::Job final : public SyncerEvents {
     const std::span<const float> read = parameters_[layer_].floats();
     const LayerIndex layer(static_cast<std::uint32_t>(layer_));
     if (by_factors(layer_)) {
-      const OwnFactors own = syncer_->factors()->route().own(layer, iteration_);
+      const OwnFactors own = stacks_->own(layer, iteration_);
       fill_factors(rank_.value(), iteration_, read, own.output_gradient, own.input);
       publish(layer_, iteration_);
     } else {
@@ -394,6 +392,7 @@ class SimWorker::Job final : public SyncerEvents {
 
   void close_client() {
     syncer_.reset();
+    stacks_.reset();
     traffic_.reset();
   }
   void close_giver() {
@@ -492,6 +491,8 @@ class SimWorker::Job final : public SyncerEvents {
   std::unique_ptr<testing_support::PlainFactorState> factor_state_;
   std::unique_ptr<CheckpointGiver> giver_;
   std::unique_ptr<StateSender> states_;  ///< of worker 0, where there are statistics
+  SfbOptions factor_options_;
+  std::unique_ptr<FactorStacks> stacks_;
   std::unique_ptr<Syncer> syncer_;
   /// Timers outlive us in the loop; they look here before they touch us.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

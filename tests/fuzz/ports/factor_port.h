@@ -26,16 +26,16 @@ class FactorPort final : public Port, public SyncerEvents {
     plan_.worker_addresses = {"first", "victim", "peer"};
     options_.first_iteration = job % 2 == 0 ? 0 : 3;
     options_.sfb = {.piece_bytes = kPieceElements * sizeof(float),
-                    .first_iteration = options_.first_iteration,
                     .iterations = options_.first_iteration + 4,
                     .check_every = 2};
     initialised_ = options_.first_iteration > 0;
     own_ = complete_ = options_.first_iteration - 1;
+    stacks_ = std::make_unique<FactorStacks>(plan_, WorkerRank(1));
     exchange_ = std::make_unique<FactorExchange>(
         plan_, WorkerRank(1),
         std::vector<LayerMemory>{
             {.parameters = parameters_.floats(), .gradients = {}, .owner = parameters_.owner()}},
-        PeerAccess{transport, &door_}, options_, this, &traffic_, &refusals_);
+        stacks_.get(), PeerAccess{transport, &door_}, options_, this, &traffic_, &refusals_);
     exchange_->start();
   }
 
@@ -79,7 +79,7 @@ class FactorPort final : public Port, public SyncerEvents {
     }
     ++own_;
     if (own_ < options_.sfb.iterations) {
-      const OwnFactors own = exchange_->route().own(LayerIndex(0), own_);
+      const OwnFactors own = stacks_->own(LayerIndex(0), own_);
       std::ranges::fill(own.output_gradient, 1.0F);
       std::ranges::fill(own.input, 2.0F);
     }
@@ -94,7 +94,7 @@ class FactorPort final : public Port, public SyncerEvents {
     POSEIDON_CHECK(iteration == own_, "no set is whole without one's own part");
     complete_ = iteration;
     if (iteration >= options_.sfb.iterations) return;
-    const StackedFactors all = exchange_->route().stacked(layer, iteration);
+    const StackedFactors all = stacks_->stacked(layer, iteration);
     const float sum = *std::max_element(all.inputs.begin(), all.inputs.end());
     POSEIDON_CHECK(!(sum > std::numeric_limits<float>::max()), "finite, or refused");
   }
@@ -115,6 +115,7 @@ class FactorPort final : public Port, public SyncerEvents {
   SyncerOptions options_;
   bool initialised_ = false, failed_ = false;
   Iteration own_ = -1, complete_ = -1;
+  std::unique_ptr<FactorStacks> stacks_;
   std::unique_ptr<FactorExchange> exchange_;
 };
 
