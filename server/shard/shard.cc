@@ -315,15 +315,15 @@ ChunkDecision Shard::on_push(Slot& slot, const DecodedChunk& message) {
     if (!slot.settled.empty()) decision.delivery = {slot.id, header.rank, false, /*norms=*/true};
     return decision;
   }
-  early_.count(slot.sum, -1);
-  slot.sum.add(place, message.payload);
-  early_.contributed(place);
-  const bool complete = policy_->is_complete(slot.sum.contributed(),
-                                             static_cast<std::uint32_t>(contributors_.size()));
   const bool held_back = plan_.norm_scope != NormScope::kNone;
+  bool complete = false;
   Objection failure;
-  if (complete) failure = held_back ? settle(slot) : step(slot, nullptr);
-  early_.count(slot.sum, 1);
+  early_.contribute(slot.sum, place, [&] {
+    slot.sum.add(place, message.payload);
+    complete = policy_->is_complete(slot.sum.contributed(),
+                                    static_cast<std::uint32_t>(contributors_.size()));
+    if (complete) failure = held_back ? settle(slot) : step(slot, nullptr);
+  });
   if (failure) return {.objection = std::move(failure), .delivery = std::nullopt};
   if (!complete) return {};
   ChunkDecision decision = deliver(slot.id, std::nullopt);

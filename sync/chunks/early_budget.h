@@ -24,10 +24,15 @@ class EarlyBudget {
   /// `chunks`: how many sums each of the contributors gives something to in an iteration.
   EarlyBudget(std::size_t contributors, std::size_t chunks, std::int64_t limit_bytes);
 
-  /// What waits in this sum is counted (`sign` 1), or no longer (-1): around every change.
-  void count(const Aggregator& sum, int sign);
-  /// `contributor` has given one chunk of the iteration in progress.
-  void contributed(std::size_t contributor) { ++contributed_[contributor]; }
+  /// `contributor` gives one chunk of the iteration in progress: `change` adds it to `sum` and does
+  /// what follows from it. What waits in the sum afterwards is counted.
+  template <typename Change>
+  void contribute(const Aggregator& sum, std::size_t contributor, Change change) {
+    count(sum, -1);
+    ++contributed_[contributor];
+    change();
+    count(sum, 1);
+  }
   /// One chunk of it has all contributions, and what came of them.
   void chunk_done();
 
@@ -35,6 +40,9 @@ class EarlyBudget {
   std::int64_t pending_bytes() const { return pending_bytes_; }
 
  private:
+  /// What waits in this sum is counted (`sign` 1), or no longer (-1).
+  void count(const Aggregator& sum, int sign);
+
   const std::int64_t limit_bytes_;
   const std::size_t chunks_;
   const std::int64_t own_share_;          ///< of the limit: bytes of one contributor

@@ -180,14 +180,12 @@ ChunkDecision Relay::on_push(ChunkId chunk, const DecodedChunk& message) {
                   absl::StrCat("worker ", header.rank.value(), " gave its gradient of iteration ",
                                header.iteration, " for chunk ", chunk.value(), " already"));
   }
-  early_.count(slot.sum, -1);
-  slot.sum.add(place, message.payload);
-  early_.contributed(place);
-  if (slot.sum.complete()) {
+  early_.contribute(slot.sum, place, [&] {
+    slot.sum.add(place, message.payload);
+    if (!slot.sum.complete()) return;
     slot.sum.settle();
     if (!slot.exact_asked || slot.exact_here) push_up(chunk);
-  }
-  early_.count(slot.sum, 1);
+  });
   return {};
 }
 
