@@ -59,7 +59,7 @@ absl::StatusOr<std::unique_ptr<StateDirectory>> StateDirectory::open(const fs::p
 }
 
 std::uint64_t StateDirectory::last_given() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return given_;
 }
 
@@ -101,7 +101,7 @@ absl::StatusOr<std::string> StateDirectory::load_outcome() const {
 }
 
 bool StateDirectory::skip_epochs(std::uint64_t up_to) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (up_to > std::max(kMostSkipped, given_)) return false;
   skipped_ = std::max(skipped_, up_to);
   return true;
@@ -127,11 +127,11 @@ absl::StatusOr<std::uint64_t> StateDirectory::last_epoch() const {
 }
 
 absl::StatusOr<std::uint64_t> StateDirectory::next_epoch() {
-  const std::lock_guard<std::mutex> giving(giving_);
+  const MutexLock giving(giving_);
   const fs::path file = epoch_file();
   POSEIDON_ASSIGN_OR_RETURN(std::uint64_t last, last_epoch());
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     last = std::max(last, skipped_);
   }
   if (last + 1 >= kEpochs) {
@@ -139,7 +139,7 @@ absl::StatusOr<std::uint64_t> StateDirectory::next_epoch() {
         absl::StrCat(file.string(), ": epoch ", last, " was the last that there is"));
   }
   POSEIDON_RETURN_IF_ERROR(write(file, absl::StrCat(last + 1, "\n")));
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   given_ = last + 1;
   return last + 1;
 }
