@@ -54,7 +54,12 @@ absl::StatusOr<std::unique_ptr<StateDirectory>> StateDirectory::open(const fs::p
   for (const fs::path& file : {state->job_file(), state->outcome_file(), state->epoch_file()}) {
     remove_leftovers(file);
   }
-  state->given_ = state->last_epoch().value_or(0);  // next_epoch says what is wrong with it
+  // next_epoch says what is wrong with a file that cannot be read.
+  const std::uint64_t last = state->last_epoch().value_or(0);
+  {
+    const MutexLock lock(state->mutex_);
+    state->given_ = last;
+  }
   return state;
 }
 
