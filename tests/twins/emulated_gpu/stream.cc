@@ -53,7 +53,7 @@ void CUstream_st::push(std::function<void()> task) {
   auto* const node = new Node;
   node->task = std::move(task);
   {
-    const MutexLock lock(push_mutex_);
+    const poseidon::MutexLock lock(push_mutex_);
     newest_->next.store(node, std::memory_order_release);
     newest_ = node;
     pushed_.fetch_add(1, std::memory_order_relaxed);

@@ -57,7 +57,7 @@ struct CUstream_st {
   const int device_;
   // The thread only takes: it tells those who push nothing of how far it is, lest that order what
   // nobody has asked to be ordered.
-  Mutex push_mutex_;
+  poseidon::Mutex push_mutex_;
   Node* newest_ ABSL_GUARDED_BY(push_mutex_);
   Node* oldest_;   ///< the thread's; done, or the first of all
   sem_t waiting_;  ///< POSIX's, as for Record
@@ -67,7 +67,7 @@ struct CUstream_st {
 };
 
 struct CUevent_st {
-  Mutex mutex;
+  poseidon::Mutex mutex;
   std::shared_ptr<poseidon::emulated::Record> last
       ABSL_GUARDED_BY(mutex);  ///< null: never recorded
   bool times = true;
