@@ -1,14 +1,13 @@
 // poseidon-coordinator: reads the options, wires the parts, waits for a signal.
 
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <string>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/daemon/daemon.h"
 #include "common/daemon/service_manager.h"
@@ -76,21 +75,22 @@ void add_options(CLI::App& app, MainOptions& options) {
 class StopFlag {
  public:
   void set(const std::string& reason) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     reason_ = reason;
     changed_.notify_all();
   }
   /// Without a deadline on purpose: the coordinator serves until it is told to stop.
   std::string wait() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [this] { return !reason_.empty(); });
+    MutexLock lock(mutex_);
+    changed_.wait(mutex_,
+                  [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !reason_.empty(); });
     return reason_;
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::string reason_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::string reason_ ABSL_GUARDED_BY(mutex_);
 };
 
 absl::Status run(const MainOptions& options) {

@@ -1,14 +1,13 @@
 #include "coordinator/service.h"
 
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/daemon/daemon.h"
@@ -61,7 +60,10 @@ class NodeStream final : public NodeLink,
   static std::shared_ptr<NodeStream> open(Cluster* cluster, Security* security,
                                           grpc::CallbackServerContext* context) {
     auto stream = std::make_shared<NodeStream>(cluster, security, context);
-    stream->self_ = stream;
+    {
+      const MutexLock lock(stream->mutex_);
+      stream->self_ = stream;
+    }
     cluster->on_open(stream);
     stream->read();
     return stream;
@@ -70,7 +72,7 @@ class NodeStream final : public NodeLink,
   // ---- NodeLink ----
 
   bool send(const v1::CoordinatorMessage& message) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (closing_ || outgoing_.size() >= kMaxQueuedMessages) return false;
     outgoing_.push_back(to_bytes(message));
     write_locked();
@@ -78,7 +80,7 @@ class NodeStream final : public NodeLink,
   }
 
   void close(const absl::Status& status) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (closing_) return;
     closing_ = true;
     close_status_ = status;
@@ -90,7 +92,7 @@ class NodeStream final : public NodeLink,
 
   /// A closed stream whose node does not take the last messages is cut.
   void cancel_if_stuck(std::chrono::steady_clock::time_point now) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (self_ != nullptr && closing_ && !finished_ && now > close_deadline_) context_->TryCancel();
   }
 
@@ -120,7 +122,7 @@ class NodeStream final : public NodeLink,
   }
 
   void OnWriteDone(bool ok) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     writing_ = false;
     outgoing_.pop_front();
     if (!ok) outgoing_.clear();
@@ -134,17 +136,17 @@ class NodeStream final : public NodeLink,
 
   void OnDone() override {
     std::shared_ptr<NodeStream> self;  // declared first: dies after the lock
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     self = std::move(self_);
   }
 
  private:
   void read() {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!finished_) StartRead(&incoming_);
   }
 
-  void write_locked() {
+  void write_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (writing_ || finished_) return;
     if (!outgoing_.empty()) {
       writing_ = true;
@@ -175,15 +177,15 @@ class NodeStream final : public NodeLink,
   const std::string peer_host_;
   grpc::ByteBuffer incoming_;  ///< gRPC's between StartRead and OnReadDone
 
-  std::mutex mutex_;
-  // Guarded by mutex_.
-  std::deque<grpc::ByteBuffer> outgoing_;  ///< the front is gRPC's while writing_
-  bool writing_ = false;
-  bool closing_ = false;
-  bool finished_ = false;
-  absl::Status close_status_;
-  std::chrono::steady_clock::time_point close_deadline_;
-  std::shared_ptr<NodeStream> self_;
+  Mutex mutex_;
+  std::deque<grpc::ByteBuffer> outgoing_
+      ABSL_GUARDED_BY(mutex_);  ///< the front is gRPC's while writing_
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status close_status_ ABSL_GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point close_deadline_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<NodeStream> self_ ABSL_GUARDED_BY(mutex_);
 };
 
 /// One upload of the model; writes on gRPC's thread, holds no lock while it does.
@@ -325,14 +327,14 @@ class GrpcService final : public v1::Coordinator::CallbackService {
       return new TurnedAway<grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>>(may);
     }
     std::shared_ptr<NodeStream> stream = NodeStream::open(cluster_, security_, context);
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     streams_.push_back(stream);
     return stream.get();  // keeps itself alive until OnDone, which gRPC holds back until we return
   }
 
   void cancel_stuck_streams() {
     const auto now = std::chrono::steady_clock::now();
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     std::erase_if(streams_, [now](const std::weak_ptr<NodeStream>& entry) {
       const std::shared_ptr<NodeStream> stream = entry.lock();
       if (stream) stream->cancel_if_stuck(now);
@@ -444,8 +446,8 @@ class GrpcService final : public v1::Coordinator::CallbackService {
 
   Cluster* const cluster_;
   Security* const security_;
-  std::mutex mutex_;
-  std::vector<std::weak_ptr<NodeStream>> streams_;  ///< guarded by mutex_
+  Mutex mutex_;
+  std::vector<std::weak_ptr<NodeStream>> streams_ ABSL_GUARDED_BY(mutex_);
 };
 
 class CoordinatorServer final : public CoordinatorService {
@@ -523,7 +525,7 @@ class CoordinatorServer final : public CoordinatorService {
 
   void shutdown(const std::string& reason, std::optional<OnShutdown> how) override {
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const MutexLock lock(mutex_);
       if (stopping_) return;
       stopping_ = true;
       changed_.notify_all();
@@ -540,14 +542,15 @@ class CoordinatorServer final : public CoordinatorService {
 
  private:
   void timer_loop() {
-    std::unique_lock<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     while (!stopping_) {
       lock.unlock();
       cluster_.tick();
       service_.cancel_stuck_streams();
       pulse_->turn(SystemClock().now());
       lock.lock();
-      changed_.wait_for(lock, kTickInterval, [this] { return stopping_; });
+      changed_.wait_for(mutex_, kTickInterval,
+                        [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_; });
     }
   }
 
@@ -559,9 +562,9 @@ class CoordinatorServer final : public CoordinatorService {
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<ServerPort> port_;  ///< goes before the server
   std::string address_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool stopping_ = false;  ///< guarded by mutex_
+  Mutex mutex_;
+  CondVar changed_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread timer_;
   std::unique_ptr<MetricsServer> metrics_;  ///< these last: they stop reading all above first
   std::unique_ptr<HttpServer> status_;

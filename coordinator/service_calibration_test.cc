@@ -1,9 +1,9 @@
 // The measurement before a job, as nodes see it: who answers late, not at all, or nonsense.
 
 #include <limits>
-#include <mutex>
 #include <string>
 
+#include "common/base/mutex.h"
 #include "coordinator/service_test_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -53,7 +53,7 @@ TEST_F(CalibrationServiceTest, AnswersBecomeThePlan) {
   EXPECT_EQ(done.layers(0).predicted().forward(), 0.01);
   EXPECT_FALSE(done.layers(0).reason().empty());
   for (const auto& node : nodes_) {
-    const std::lock_guard<std::mutex> lock(node->mutex_);
+    const MutexLock lock(node->mutex_);
     for (const v1::Calibrate& task : node->calibrations_) {
       if (task.has_compute()) {
         EXPECT_EQ(task.compute().job_json(), kJob);

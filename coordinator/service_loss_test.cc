@@ -3,6 +3,7 @@
 #include <string>
 #include <thread>
 
+#include "common/base/mutex.h"
 #include "coordinator/service_test_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -59,7 +60,7 @@ TEST_F(ServiceTest, AHeartbeatKeepsABusyNodeAlive) {
   run_job();
   std::this_thread::sleep_for(Milliseconds(3200));  // more than two leases
   EXPECT_EQ(status().state(), "running");
-  const std::lock_guard<std::mutex> lock(nodes_[0]->mutex_);
+  const MutexLock lock(nodes_[0]->mutex_);
   EXPECT_GE(nodes_[0]->heartbeats_, 5u);
 }
 
@@ -70,11 +71,11 @@ TEST_F(ServiceTest, TheLoopOfRareHeartbeatsTurnsAllTheSame) {
                              .heartbeat = std::chrono::seconds(60)};
   start(rare);
   FakeNode& server = add_server(FakeNode::Plays::kReady);
-  std::unique_lock<std::mutex> lock(server.mutex_);
+  MutexLock lock(server.mutex_);
   // Two may still be of the join: the beat that was due, and the one that begins the stream.
   const int before = server.turns_;
-  EXPECT_TRUE(
-      server.changed_.wait_for(lock, kLoopPatience, [&] { return server.turns_ >= before + 4; }));
+  EXPECT_TRUE(server.changed_.wait_for(server.mutex_, kLoopPatience,
+                                       [&] { return server.turns_ >= before + 4; }));
   EXPECT_LE(server.heartbeats_, 1u);
 }
 

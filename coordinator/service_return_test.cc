@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "common/checkpoint/checkpoint.h"
 #include "coordinator/service_test_fixture.h"
 #include "gmock/gmock.h"
@@ -178,7 +179,7 @@ TEST_F(ReturnTest, TheControlClientComesBackAndTellsWhatIsLacking) {
   await_iteration(5);
   EXPECT_EQ(status().state(), "running");
   EXPECT_EQ(refused("duplicate"), 1u) << "Ready, which is told again; no iteration";
-  const std::lock_guard<std::mutex> lock(node.mutex_);
+  const MutexLock lock(node.mutex_);
   EXPECT_TRUE(node.joined_[1].has_resumed());
   EXPECT_EQ(node.joined_[1].node_id(), node_id_);
   EXPECT_EQ(node.away_.size(), 1u);
@@ -200,7 +201,7 @@ TEST_F(ReturnTest, TheControlClientHearsThatItIsNotTakenBack) {
   await_state("recovering");
   ASSERT_TRUE(node.wait_joined(2));
   EXPECT_TRUE(node.wait([&] { return node.lost_.size() == 1; }));
-  const std::lock_guard<std::mutex> lock(node.mutex_);
+  const MutexLock lock(node.mutex_);
   EXPECT_FALSE(node.joined_.back().has_resumed());
   EXPECT_GT(node.joined_.back().node_id(), node_id_);
 }

@@ -9,12 +9,10 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -24,6 +22,7 @@
 
 #include "absl/strings/strip.h"
 #include "common/base/check.h"
+#include "common/base/mutex.h"
 #include "common/grpc/grpc_transport.h"
 #include "common/node/control_client.h"
 #include "common/plan/plan_proto.h"
@@ -86,7 +85,7 @@ class FakeNode final : public ControlEvents {
         thread_([this] {
           transport_.start();
           const absl::Status status = client_.run();
-          const std::lock_guard<std::mutex> lock(mutex_);
+          const MutexLock lock(mutex_);
           result_ = status;
           changed_.notify_all();
         }) {}
@@ -158,7 +157,7 @@ class FakeNode final : public ControlEvents {
     note([&] { lost_.push_back(reason); });
   }
   void fill_heartbeat(v1::Heartbeat& heartbeat) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     ++heartbeats_;
     v1::RefusedCount* refused = heartbeat.add_refused();
     refused->set_reason("stale_data");
@@ -173,8 +172,8 @@ class FakeNode final : public ControlEvents {
   /// Waits for a condition on what was heard.
   template <typename Condition>
   [[nodiscard]] bool wait(Condition condition) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    return changed_.wait_for(lock, kPatience, condition);
+    MutexLock lock(mutex_);
+    return changed_.wait_for(mutex_, kPatience, condition);
   }
   [[nodiscard]] bool wait_joined(std::size_t times = 1) {
     return wait([&] { return joined_.size() >= times; });
@@ -184,20 +183,20 @@ class FakeNode final : public ControlEvents {
   }
   /// Of the first; "" before it.
   std::string stop_reason() {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     return stops_.empty() ? "" : stops_.front().reason();
   }
   absl::Status wait_result() {
     EXPECT_TRUE(wait([&] { return result_.has_value(); }));
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     return result_.value_or(absl::UnknownError("run() did not return"));
   }
   ControlClient& client() { return client_; }
   std::string model() const { return model_; }
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  // Guarded by mutex_.
+  Mutex mutex_;
+  CondVar changed_;
+  // Guarded by mutex_; tests read them when all is quiet, too.
   std::vector<v1::Joined> joined_;
   std::vector<v1::Calibrate> calibrations_;
   /// How it answers; by default not at all. Set before the job is submitted.
@@ -224,7 +223,7 @@ class FakeNode final : public ControlEvents {
 
   template <typename Change>
   void note(Change change) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     change();
     changed_.notify_all();
   }

@@ -9,8 +9,8 @@
 
 #include <deque>
 #include <memory>
-#include <mutex>
 
+#include "common/base/mutex.h"
 #include "common/grpc/grpc_status.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/watch/trace_sink.h"
@@ -25,7 +25,10 @@ class TraceStream final : public grpc::ServerWriteReactor<v1::TracePart>, public
 
   static TraceStream* open(Cluster* cluster, const v1::TraceRequest& request) {
     auto stream = std::make_shared<TraceStream>(cluster);
-    stream->self_ = stream;
+    {
+      const MutexLock lock(stream->mutex_);
+      stream->self_ = stream;
+    }
     if (const absl::Status begun = cluster->begin_trace(request, stream); !begun.ok()) {
       stream->finish(begun);
     }
@@ -34,13 +37,13 @@ class TraceStream final : public grpc::ServerWriteReactor<v1::TracePart>, public
 
   // TraceSink
   void write(const v1::TracePart& part) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (closing_) return;
     outgoing_.push_back(part);
     write_locked();
   }
   void finish(const absl::Status& status) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (closing_) return;
     closing_ = true;
     status_ = status;
@@ -51,7 +54,7 @@ class TraceStream final : public grpc::ServerWriteReactor<v1::TracePart>, public
   void OnWriteDone(bool ok) override {
     bool all = false;
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const MutexLock lock(mutex_);
       writing_ = false;
       outgoing_.pop_front();
       if (!ok) outgoing_.clear();
@@ -66,12 +69,12 @@ class TraceStream final : public grpc::ServerWriteReactor<v1::TracePart>, public
   }
   void OnDone() override {
     std::shared_ptr<TraceStream> self;  // declared first: dies after the lock
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     self = std::move(self_);
   }
 
  private:
-  void write_locked() {
+  void write_locked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (writing_ || finished_) return;
     if (!outgoing_.empty()) {
       writing_ = true;
@@ -83,12 +86,13 @@ class TraceStream final : public grpc::ServerWriteReactor<v1::TracePart>, public
   }
 
   Cluster* const cluster_;
-  std::mutex mutex_;
-  // Guarded by mutex_.
-  std::deque<v1::TracePart> outgoing_;  ///< the front is gRPC's while writing_
-  bool writing_ = false, closing_ = false, finished_ = false;
-  absl::Status status_;
-  std::shared_ptr<TraceStream> self_;
+  Mutex mutex_;
+  std::deque<v1::TracePart> outgoing_
+      ABSL_GUARDED_BY(mutex_);  ///< the front is gRPC's while writing_
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false, closing_ ABSL_GUARDED_BY(mutex_) = false,
+                finished_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<TraceStream> self_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace poseidon

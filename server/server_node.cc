@@ -55,6 +55,7 @@ ServerNode::ServerNode(const ServerNodeParts& parts)
       set_window_(parts.set_window) {
   service_->set_frozen_sink([this](Epoch epoch, FrozenChunk chunk) {
     const SnapshotId snapshot = snapshot_id(epoch, chunk.version);
+    loop_.assert_held();
     replicas_.put(snapshot, chunk);  // shares the memory
     keeper_->put(snapshot, std::move(chunk));
   });
@@ -119,7 +120,7 @@ absl::Status ServerNode::assign(const v1::Assignment& assignment) {
   const Epoch epoch = plan.epoch;
   auto traffic = std::make_shared<TrafficProbe>(plan.layers.size(), probe_);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     traffic_ = traffic;
     epoch_ = epoch;
   }
@@ -154,6 +155,7 @@ absl::Status ServerNode::assign(const v1::Assignment& assignment) {
       std::move(plan), self, job.optimizer, traffic,
       [this, epoch, self, assignment, shared_plan, second, own_state,
        every = job.checkpoint.every_iterations, slots = optimizer_state_slots(job.optimizer)] {
+        loop_.assert_held();
         own_state_piece_ = own_state;
         replicas_.begin(second, [this](SnapshotId snapshot, const absl::Status& status) {
           send_checkpoint_report({.snapshot = snapshot, .status = status});
@@ -174,7 +176,7 @@ absl::Status ServerNode::assign(const v1::Assignment& assignment) {
   return absl::OkStatus();
 }
 
-/// On the loop. Ready is said when all is there.
+/// Ready is said when all is there.
 absl::Status ServerNode::restore(const v1::RestoreSource& message, const Plan& plan,
                                  ServerIndex self, int state_slots) {
   POSEIDON_ASSIGN_OR_RETURN(const RestoreSource source, restore_from_message(message));
@@ -196,6 +198,7 @@ absl::Status ServerNode::restore(const v1::RestoreSource& message, const Plan& p
   }
   transfer_ = std::make_unique<StoreTransfer>(stores_);
   transfer_->start(std::move(requests), [this, epoch, source](const absl::Status& status) {
+    loop_.assert_held();
     Shard* shard = service_->shard_of(epoch);
     if (shard == nullptr) return;
     absl::Status end = status;
@@ -240,6 +243,7 @@ void ServerNode::on_save_checkpoint(const v1::SaveCheckpoint& save) {
   const auto iteration = static_cast<Iteration>(save.iteration());
   service_->with_shard(epoch, [this, epoch, iteration, held = save.held()](Shard* shard) {
     if (shard == nullptr) return;  // the epoch is over, and the coordinator knows
+    loop_.assert_held();
     const SnapshotId snapshot = snapshot_id(epoch, iteration);
     const absl::Status frozen = held ? save_held(*shard, snapshot) : shard->freeze_at(iteration);
     if (frozen.ok()) return;
@@ -289,7 +293,7 @@ void ServerNode::on_lost(const absl::Status& reason) {
   calibration_.end();
   Epoch epoch;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     epoch = epoch_;
   }
   drop(epoch);
@@ -297,7 +301,7 @@ void ServerNode::on_lost(const absl::Status& reason) {
 
 void ServerNode::drop(Epoch epoch) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (epoch_ != epoch) return;
     traffic_.reset();
   }
@@ -305,7 +309,10 @@ void ServerNode::drop(Epoch epoch) {
   if (metrics_ != nullptr) metrics_->show({});
   service_->drop(epoch);
   keeper_->end(epoch);
-  stores_->post([this] { replicas_.end(); });
+  stores_->post([this] {
+    loop_.assert_held();
+    replicas_.end();
+  });
 }
 
 void ServerNode::fill_join(v1::Join& join) {
@@ -315,7 +322,7 @@ void ServerNode::fill_join(v1::Join& join) {
 void ServerNode::fill_heartbeat(v1::Heartbeat& heartbeat) {
   std::shared_ptr<TrafficProbe> traffic;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     traffic = traffic_;
   }
   fill_heartbeat_totals(traffic.get(), nullptr, *refusals_, heartbeat);

@@ -8,10 +8,11 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
+#include "common/base/mutex.h"
+#include "common/base/thread_roles.h"
 #include "common/checkpoint/restore_source.h"
 #include "common/checkpoint/store_client.h"
 #include "common/node/control_client.h"
@@ -70,9 +71,9 @@ class ServerNode final : public ControlEvents {
   absl::Status assign(const v1::Assignment& assignment);
   void drop(Epoch epoch);
   void send_checkpoint_report(const SnapshotResult& result, bool too_late = false);
-  absl::Status save_held(Shard& shard, SnapshotId snapshot);
+  absl::Status save_held(Shard& shard, SnapshotId snapshot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(loop_);
   absl::Status restore(const v1::RestoreSource& message, const Plan& plan, ServerIndex self,
-                       int state_slots);
+                       int state_slots) ABSL_EXCLUSIVE_LOCKS_REQUIRED(loop_);
 
   ShardService* const service_;
   CheckpointKeeper* const keeper_;
@@ -83,14 +84,15 @@ class ServerNode final : public ControlEvents {
   ReportSink* client_ = nullptr;
   NodeCalibration calibration_;
 
-  std::mutex mutex_;  ///< guards the next two
-  std::shared_ptr<TrafficProbe> traffic_;
-  Epoch epoch_;
+  Mutex mutex_;
+  std::shared_ptr<TrafficProbe> traffic_ ABSL_GUARDED_BY(mutex_);
+  Epoch epoch_ ABSL_GUARDED_BY(mutex_);
 
-  /// The piece of worker 0's own state, if this server keeps it; loop only.
-  std::optional<PieceId> own_state_piece_;
-  std::unique_ptr<StoreTransfer> transfer_;  ///< the loop's
-  ReplicaSender replicas_;                   ///< the loop's
+  LoopRole loop_;  ///< the service's and the stores'
+  /// The piece of worker 0's own state, if this server keeps it.
+  std::optional<PieceId> own_state_piece_ ABSL_GUARDED_BY(loop_);
+  std::unique_ptr<StoreTransfer> transfer_ ABSL_GUARDED_BY(loop_);
+  ReplicaSender replicas_ ABSL_GUARDED_BY(loop_);
   const std::function<void(std::int64_t)> set_window_;
 };
 

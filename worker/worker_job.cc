@@ -87,7 +87,7 @@ WorkerJob::WorkerJob(const WorkerServices& services, const WorkerNodeOptions& op
       state_reader_(options.stores, state_reader_options(options.sync.syncer)) {}
 
 std::shared_ptr<TrafficProbe> WorkerJob::traffic() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return traffic_;
 }
 
@@ -100,13 +100,13 @@ void WorkerJob::join() {
 }
 
 void WorkerJob::start() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   started_ = true;
   changed_.notify_all();
 }
 
 void WorkerJob::cancel(const absl::Status& reason) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   cancelled_ = true;
   stopped_ = true;
   wake(reason);
@@ -114,14 +114,14 @@ void WorkerJob::cancel(const absl::Status& reason) {
 }
 
 void WorkerJob::halt() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   halting_ = true;
   cancelled_ = true;
   wake(absl::CancelledError("another worker is lost"));
   changed_.notify_all();
 }
 
-/// Ends the waits of the job's thread. Under mutex_.
+/// Ends the waits of the job's thread.
 void WorkerJob::wake(const absl::Status& reason) {
   state_reader_.cancel(reason);
   if (sync_ != nullptr) sync_->cancel(reason);
@@ -129,7 +129,7 @@ void WorkerJob::wake(const absl::Status& reason) {
 }
 
 void WorkerJob::save_checkpoint(const v1::SaveCheckpoint& save) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (save.held()) {
     held_save_ = save;
     changed_.notify_all();
@@ -141,6 +141,7 @@ void WorkerJob::save_checkpoint(const v1::SaveCheckpoint& save) {
 // ---- from the first step to the last ----
 
 void WorkerJob::run() {
+  const ScopedThreadRole role(job_thread_);
   const absl::Status status = prepare_and_train();
   if (!status.ok()) {
     const absl::Status failure =
@@ -212,7 +213,8 @@ absl::Status WorkerJob::prepare_engine(const NetSpec& net) {
   if (restore_) return absl::OkStatus();
   if (rank_ == WorkerRank(0)) {
     initialise_parameters(
-        net, job_.init.seed, [this](LayerIndex layer) { return executor_->parameters(layer); },
+        net, job_.init.seed,
+        [executor = executor_.get()](LayerIndex layer) { return executor->parameters(layer); },
         [](std::int64_t items, const auto& body) { parallel_for(items, kInitialiseGrain, body); });
   }
   return job_.init.weights.empty() ? absl::OkStatus() : load_initial_weights(net);
@@ -265,14 +267,14 @@ absl::Status WorkerJob::restore_own_state(const Plan& plan) {
   const PieceIndex pieces(restore_->pieces);
   for (std::uint32_t l = 0; l < plan.layers.size(); ++l) {
     if (plan.layers[l].scheme != Scheme::kSfb) continue;
-    const auto take = [this, &slots_read, layer = LayerIndex(l)](
+    const auto take = [executor = executor_.get(), &slots_read, layer = LayerIndex(l)](
                           std::uint32_t slot, std::int64_t offset, const Bytes& values) {
       const StateRange range{.slot = static_cast<int>(slot),
                              .offset = offset,
                              .elements = static_cast<std::int64_t>(values.size() / sizeof(float))};
       if (slot == 0) {  // from where the layer's first pass takes them
-        copy_payload(
-            values, executor_->parameters(layer).subspan(static_cast<std::size_t>(offset),
+        copy_payload(values,
+                     executor->parameters(layer).subspan(static_cast<std::size_t>(offset),
                                                          static_cast<std::size_t>(range.elements)));
       } else {
         slots_read.push_back({layer, range, std::vector<float>(values.size() / sizeof(float))});
@@ -305,7 +307,7 @@ absl::Status WorkerJob::prepare_synchronisation(Plan plan) {
   }
   std::shared_ptr<TrafficProbe> traffic = show_progress(plan);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (cancelled_) return absl::CancelledError("the job was stopped");
     traffic_ = std::move(traffic);
     giver_ = std::make_unique<CheckpointGiver>(
@@ -354,7 +356,7 @@ SyncClientOptions WorkerJob::sync_options(const Plan& plan) {
     return giver_->layer_at(layer, version);
   };
   options.failed = [this](const absl::Status& status) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     sync_failure_ = status;
     changed_.notify_all();
   };
@@ -376,9 +378,11 @@ std::shared_ptr<TrafficProbe> WorkerJob::show_progress(const Plan& plan) {
 }
 
 absl::Status WorkerJob::wait_for_start() {
-  std::unique_lock lock(mutex_);
-  const bool in_time = changed_.wait_for(
-      lock, kStartTimeout, [this] { return started_ || cancelled_ || !sync_failure_.ok(); });
+  MutexLock lock(mutex_);
+  const bool in_time =
+      changed_.wait_for(mutex_, kStartTimeout, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return started_ || cancelled_ || !sync_failure_.ok();
+      });
   if (!in_time) {
     return absl::DeadlineExceededError("the coordinator did not start the job within 8 days");
   }
@@ -390,8 +394,10 @@ absl::Status WorkerJob::wait_for_start() {
 /// Other workers may still need what this one sent last, should a stream break: until the
 /// coordinator says that all have finished, the client stays.
 void WorkerJob::wait_for_stop() {
-  std::unique_lock lock(mutex_);
-  if (!changed_.wait_for(lock, stop_timeout(), [this] { return stopped_ || halting_; })) {
+  MutexLock lock(mutex_);
+  if (!changed_.wait_for(mutex_, stop_timeout(), [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return stopped_ || halting_;
+      })) {
     log_no_word("that all workers have finished",
                 "what this one sent last is sent to nobody again");
   }
@@ -409,20 +415,20 @@ void WorkerJob::log_no_word(const char* awaited, const char* then) const {
 void WorkerJob::close_client() {
   keep_freed_tensor_memory();
   std::unique_ptr<SyncClient> closing;
-  const std::lock_guard lock(mutex_);  // nobody may cancel it from now on
+  const MutexLock lock(mutex_);  // nobody may cancel it from now on
   closing = std::move(sync_);
 }
 
 void WorkerJob::close_giver() {
   std::unique_ptr<CheckpointGiver> closing;
   std::unique_ptr<StateSender> closing_too;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   closing = std::move(giver_);
   closing_too = std::move(states_);
 }
 
 bool WorkerJob::is_halting() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return halting_ && !stopped_;
 }
 
@@ -431,12 +437,14 @@ bool WorkerJob::is_halting() {
 /// What this worker alone has of the version that gradients are about to change is held
 /// elsewhere.
 absl::Status WorkerJob::before_backward(Iteration iteration) {
+  job_thread_.assert_held();
   return states_ == nullptr ? absl::OkStatus() : states_->wait(iteration);
 }
 
 /// Everybody tests with worker 0's running statistics: they are the model's, and the figures do
 /// not depend on who was restarted. (Training does not read them.)
 absl::Status WorkerJob::before_test(Iteration steps) {
+  job_thread_.assert_held();
   std::vector<float> values(static_cast<std::size_t>(executor_->net().statistics_count()));
   if (values.empty() || rank_ == WorkerRank(0)) return absl::OkStatus();
   // From then on worker 0's are on their way.
@@ -446,6 +454,7 @@ absl::Status WorkerJob::before_test(Iteration steps) {
 }
 
 void WorkerJob::iteration_done(Iteration iteration, double loss) {
+  job_thread_.assert_held();
   save_own_state(iteration + 1);
   services_.client->send(iteration_message(epoch_, iteration, loss));
 }
@@ -490,8 +499,10 @@ void WorkerJob::hold() {
 
 /// Nothing once the epoch is over, or the coordinator has been silent for too long.
 std::optional<v1::SaveCheckpoint> WorkerJob::next_held_save() {
-  std::unique_lock lock(mutex_);
-  if (!changed_.wait_for(lock, stop_timeout(), [this] { return stopped_ || held_save_; })) {
+  MutexLock lock(mutex_);
+  if (!changed_.wait_for(mutex_, stop_timeout(), [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return stopped_ || held_save_;
+      })) {
     log_no_word("what it wants of the halted epoch, or that it is over", "its states are freed");
     return std::nullopt;
   }

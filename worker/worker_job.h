@@ -6,10 +6,8 @@
 // Called by: worker/worker_node.h, with the coordinator's Assignment. Calls: worker/trainer.h.
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,6 +15,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/base/mutex.h"
+#include "common/base/thread_roles.h"
 #include "common/checkpoint/restore_source.h"
 #include "common/job/job.h"
 #include "common/node/control_client.h"
@@ -90,30 +90,33 @@ class WorkerJob final : public TrainerEvents {
 
  private:
   void run();
-  absl::Status prepare_and_train();
-  absl::Status prepare_engine(const NetSpec& net);
-  absl::Status load_initial_weights(const NetSpec& net);
-  absl::Status prepare_data(const NetSpec& net, std::uint32_t workers);
-  absl::Status restore_own_state(const Plan& plan);
-  absl::Status prepare_synchronisation(Plan plan);
-  SyncClientOptions sync_options(const Plan& plan);
-  std::shared_ptr<TrafficProbe> show_progress(const Plan& plan);
+  absl::Status prepare_and_train() ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
+  absl::Status prepare_engine(const NetSpec& net) ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
+  absl::Status load_initial_weights(const NetSpec& net) ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
+  absl::Status prepare_data(const NetSpec& net, std::uint32_t workers)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
+  absl::Status restore_own_state(const Plan& plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
+  absl::Status prepare_synchronisation(Plan plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
+  SyncClientOptions sync_options(const Plan& plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
+  std::shared_ptr<TrafficProbe> show_progress(const Plan& plan)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
   absl::Status wait_for_start();
   void wait_for_stop();
   Nanoseconds stop_timeout() const;
   void log_no_word(const char* awaited, const char* then) const;
 
-  void save_own_state(Iteration version);
-  void hold();
+  void save_own_state(Iteration version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
+  void hold() ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
   std::optional<v1::SaveCheckpoint> next_held_save();
-  absl::Status give_held(Iteration version, const v1::SaveCheckpoint& save);
+  absl::Status give_held(Iteration version, const v1::SaveCheckpoint& save)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
 
-  void report_end(const absl::Status& status);
+  void report_end(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
   void report_checkpoint_failure(Iteration version, const std::string& reason, MissingPart why);
 
-  void wake(const absl::Status& reason);
-  void close_client();
-  void close_giver();
+  void wake(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void close_client() ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
+  void close_giver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
   bool is_halting();
 
   const WorkerServices services_;
@@ -124,29 +127,32 @@ class WorkerJob final : public TrainerEvents {
   StateReader state_reader_;
   std::thread thread_;
 
-  // The job's thread only.
-  JobSpec job_;
-  WorkerRank rank_;
-  std::optional<RestoreSource> restore_;  ///< where the run goes on from
-  Iteration first_iteration_ = 0;
-  bool restoring_ = false;         ///< while a checkpoint is read
-  std::string own_state_address_;  ///< address of a server that holds worker 0's own state
-  std::shared_ptr<Executor> executor_;
-  std::unique_ptr<ExecutorFactors> factors_;  ///< null when no layer goes by SFB
-  DataIdentity data_;
-  std::unique_ptr<TrainBatches> train_;
-  std::unique_ptr<TestBatches> test_;
+  ThreadRole job_thread_;  ///< of run(), and so of the trainer
+  JobSpec job_ ABSL_GUARDED_BY(job_thread_);
+  WorkerRank rank_ ABSL_GUARDED_BY(job_thread_);
+  std::optional<RestoreSource> restore_
+      ABSL_GUARDED_BY(job_thread_);  ///< where the run goes on from
+  Iteration first_iteration_ ABSL_GUARDED_BY(job_thread_) = 0;
+  bool restoring_ ABSL_GUARDED_BY(job_thread_) = false;  ///< while a checkpoint is read
+  std::string own_state_address_
+      ABSL_GUARDED_BY(job_thread_);  ///< address of a server that holds worker 0's own state
+  std::shared_ptr<Executor> executor_ ABSL_GUARDED_BY(job_thread_);
+  std::unique_ptr<ExecutorFactors> factors_
+      ABSL_GUARDED_BY(job_thread_);  ///< null when no layer goes by SFB
+  DataIdentity data_ ABSL_GUARDED_BY(job_thread_);
+  std::unique_ptr<TrainBatches> train_ ABSL_GUARDED_BY(job_thread_);
+  std::unique_ptr<TestBatches> test_ ABSL_GUARDED_BY(job_thread_);
 
   std::atomic<bool> cancelled_{false};
-  /// Guards all below; sync_, giver_ and states_ are read without it on the job's thread only.
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool started_ = false;
-  bool halting_ = false;  ///< training has ended, its memory stays
-  bool stopped_ = false;
-  absl::Status sync_failure_;
-  std::optional<v1::SaveCheckpoint> held_save_;
-  std::shared_ptr<TrafficProbe> traffic_;
+  Mutex mutex_;
+  CondVar changed_;
+  bool started_ ABSL_GUARDED_BY(mutex_) = false;
+  bool halting_ ABSL_GUARDED_BY(mutex_) = false;  ///< training has ended, its memory stays
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status sync_failure_ ABSL_GUARDED_BY(mutex_);
+  std::optional<v1::SaveCheckpoint> held_save_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<TrafficProbe> traffic_ ABSL_GUARDED_BY(mutex_);
+  // Changed by the job's thread under mutex_; read by it without, by others under mutex_.
   std::unique_ptr<SyncClient> sync_;
   std::unique_ptr<CheckpointGiver> giver_;
   std::unique_ptr<StateSender> states_;  ///< of worker 0, where the network has such a state

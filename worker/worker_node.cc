@@ -73,7 +73,7 @@ void WorkerNode::end_job(const absl::Status& reason) {
   calibration_.end();
   std::shared_ptr<WorkerJob> job;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     job = std::move(job_);
     job_ = nullptr;
   }
@@ -93,14 +93,14 @@ void WorkerNode::end_epoch(const absl::Status& reason) {
 /// On the thread of the job or of the measurement.
 void WorkerNode::leave(const absl::Status& failure) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     failure_ = failure;
   }
   client_->stop(std::string(failure.message()));
 }
 
 absl::Status WorkerNode::failure() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return failure_;
 }
 
@@ -120,21 +120,21 @@ void WorkerNode::on_assign(const v1::Assignment& assignment) {
                                 .node_failed = [this](const absl::Status& why) { leave(why); }};
   auto job = std::make_shared<WorkerJob>(services, options_, assignment);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     job_ = job;
   }
   job->launch();
 }
 
 void WorkerNode::on_start(const v1::Start& start) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (job_ != nullptr && job_->epoch() == Epoch(start.epoch())) job_->start();
 }
 
 void WorkerNode::on_stop(const v1::StopJob& stop) {
   calibration_.end();
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (job_ == nullptr || job_->epoch() != Epoch(stop.epoch())) return;
   }
   // Its reason says whether the job has failed, was ended, or goes on in another epoch.
@@ -146,7 +146,7 @@ void WorkerNode::on_stop(const v1::StopJob& stop) {
 void WorkerNode::on_save_checkpoint(const v1::SaveCheckpoint& save) {
   std::shared_ptr<WorkerJob> job;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     job = job_;
   }
   if (job != nullptr && job->epoch() == Epoch(save.epoch())) {
@@ -155,7 +155,7 @@ void WorkerNode::on_save_checkpoint(const v1::SaveCheckpoint& save) {
 }
 
 void WorkerNode::on_halt(const v1::Halt& halt) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (job_ != nullptr && job_->epoch() == Epoch(halt.epoch())) job_->halt();
 }
 
@@ -173,7 +173,7 @@ void WorkerNode::on_lost(const absl::Status& reason) {
 void WorkerNode::fill_heartbeat(v1::Heartbeat& heartbeat) {
   std::shared_ptr<WorkerJob> job;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     job = job_;
   }
   const std::shared_ptr<const TrafficProbe> traffic = job == nullptr ? nullptr : job->traffic();

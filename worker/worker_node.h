@@ -8,8 +8,8 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 
+#include "common/base/mutex.h"
 #include "common/node/control_client.h"
 #include "common/node/link_probe.h"
 #include "common/node/node_calibration.h"
@@ -68,9 +68,9 @@ class WorkerNode final : public ControlEvents {
   ControlClient* client_ = nullptr;
   NodeCalibration calibration_;
 
-  std::mutex mutex_;  ///< guards all below
-  std::shared_ptr<WorkerJob> job_;
-  absl::Status failure_;
+  Mutex mutex_;
+  std::shared_ptr<WorkerJob> job_ ABSL_GUARDED_BY(mutex_);
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace poseidon

@@ -11,13 +11,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -28,6 +26,7 @@
 #include "common/base/check.h"
 #include "common/base/descriptor.h"
 #include "common/base/median.h"
+#include "common/base/mutex.h"
 #include "common/base/process_load.h"
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
@@ -88,21 +87,22 @@ std::vector<FrozenChunk> make_pieces(const Options& options) {
 class Countdown {
  public:
   void done() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++done_;
     changed_.notify_all();
   }
   void wait_for(std::size_t count) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     const bool in_time =
-        changed_.wait_for(lock, std::chrono::minutes(10), [&] { return done_ >= count; });
+        changed_.wait_for(mutex_, std::chrono::minutes(10),
+                          [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return done_ >= count; });
     POSEIDON_CHECK(in_time, "the disk answers within ten minutes");
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::size_t done_ = 0;
+  Mutex mutex_;
+  CondVar changed_;
+  std::size_t done_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 absl::Status drop_cache(const fs::path& file) {

@@ -21,8 +21,10 @@ std::size_t SharedSums::elements(ChunkId chunk) const {
 
 absl::StatusOr<std::span<float>> SharedSums::begin_add(ChunkId chunk, WorkerRank rank) {
   Slot& slot = slots_[chunk.value()];
-  std::unique_lock lock(mutex_);
-  if (!changed_.wait_for(lock, kEndTimeout, [&] { return slot.turn == rank.value(); })) {
+  MutexLock lock(mutex_);
+  if (!changed_.wait_for(mutex_, kEndTimeout, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return slot.turn == rank.value();
+      })) {
     return absl::DeadlineExceededError(
         absl::StrCat("chunk ", chunk.value(), " waits for worker ", slot.turn));
   }
@@ -30,20 +32,22 @@ absl::StatusOr<std::span<float>> SharedSums::begin_add(ChunkId chunk, WorkerRank
 }
 
 void SharedSums::end_add(ChunkId chunk) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++slots_[chunk.value()].turn;
   changed_.notify_all();
 }
 
 bool SharedSums::is_complete(ChunkId chunk) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return slots_[chunk.value()].turn == workers_;
 }
 
 absl::Status SharedSums::wait_complete(ChunkId chunk) {
   Slot& slot = slots_[chunk.value()];
-  std::unique_lock lock(mutex_);
-  if (!changed_.wait_for(lock, kEndTimeout, [&] { return slot.turn == workers_; })) {
+  MutexLock lock(mutex_);
+  if (!changed_.wait_for(mutex_, kEndTimeout, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return slot.turn == workers_;
+      })) {
     return absl::DeadlineExceededError(
         absl::StrCat("chunk ", chunk.value(), " waits for worker ", slot.turn));
   }
@@ -56,7 +60,7 @@ std::span<const float> SharedSums::sum(ChunkId chunk) const {
 
 void SharedSums::sent(ChunkId chunk) {
   Slot& slot = slots_[chunk.value()];
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (++slot.sent < workers_) return;
   slot.turn = 0;
   slot.sent = 0;

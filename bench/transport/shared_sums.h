@@ -5,16 +5,15 @@
 // Every chunk has one accumulator and two counters: whose turn it is to add, and how many workers
 // have been sent the sum. Ranks add in order 0, 1, ..., so the sum has the same bits in every run.
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <span>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "bench/transport/workload.h"
 #include "common/base/ids.h"
+#include "common/base/mutex.h"
 #include "common/tensor/aligned_buffer.h"
 
 namespace poseidon::bench {
@@ -45,8 +44,8 @@ class SharedSums {
 
   const std::uint32_t workers_;
   std::size_t owned_chunks_ = 0;
-  std::mutex mutex_;  ///< guards the counters; who has the turn, or sends, may touch the floats
-  std::condition_variable changed_;
+  Mutex mutex_;  ///< guards the counters; who has the turn, or sends, may touch the floats
+  CondVar changed_;
   std::vector<Slot> slots_;  ///< by ChunkId; empty where another server owns it
 };
 

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <mutex>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -21,6 +20,7 @@
 #include "cli/terminal/watch.h"
 #include "common/base/check.h"
 #include "common/base/descriptor.h"
+#include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/daemon/daemon.h"
@@ -46,7 +46,7 @@ class Screen {
 
   /// Where there is a terminal, and nobody has given it back by then.
   void take() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (is_given_back_ || ::isatty(STDOUT_FILENO) == 0) return;
     const char* const terminal = std::getenv("TERM");
     if (terminal != nullptr && std::string_view(terminal) == "dumb") return;  // as into a pipe
@@ -61,7 +61,7 @@ class Screen {
   }
   /// Nothing is shown after it.
   void give_back() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (std::exchange(is_given_back_, true)) return;
     if (before_) ::tcsetattr(STDIN_FILENO, TCSANOW, &*before_);
     if (is_terminal_) write_stdout("\x1b[?25h\x1b[?1049l");
@@ -78,7 +78,7 @@ class Screen {
     return {.columns = window.ws_col, .rows = window.ws_row};
   }
   void show(const std::vector<std::string>& lines) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (is_given_back_) return;
     std::string text = is_terminal_ ? "\x1b[H" : "";
     for (std::size_t i = 0; i < lines.size(); ++i) {
@@ -91,8 +91,9 @@ class Screen {
   }
 
  private:
-  std::mutex mutex_;
-  bool is_given_back_ = false;
+  Mutex mutex_;
+  bool is_given_back_ ABSL_GUARDED_BY(mutex_) = false;
+  // Changed under mutex_ by the thread that took it, which reads them without it.
   bool is_terminal_ = false;
   std::optional<termios> before_;  ///< the keys'
 };

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log_limit.h"
+#include "common/base/mutex.h"
 #include "common/base/printable.h"
 #include "common/base/text.h"
 #include "nlohmann/json.hpp"
@@ -23,8 +24,8 @@ namespace {
 
 /// One process has one log, and so one context of it.
 struct SharedContext {
-  std::mutex mutex;
-  LogContext context;
+  Mutex mutex;
+  LogContext context ABSL_GUARDED_BY(mutex);
 };
 SharedContext& shared_context() {
   static SharedContext shared;
@@ -148,18 +149,18 @@ bool log_last_words(std::string_view words) {
 }
 
 void set_log_node(std::uint64_t node) {
-  const std::lock_guard lock(shared_context().mutex);
+  const MutexLock lock(shared_context().mutex);
   shared_context().context.node = node;
 }
 
 void set_log_job(std::string_view job, std::uint64_t epoch) {
-  const std::lock_guard lock(shared_context().mutex);
+  const MutexLock lock(shared_context().mutex);
   shared_context().context.job = std::string(job);
   shared_context().context.epoch = epoch;
 }
 
 LogContext log_context() {
-  const std::lock_guard lock(shared_context().mutex);
+  const MutexLock lock(shared_context().mutex);
   return shared_context().context;
 }
 

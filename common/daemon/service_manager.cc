@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/mutex.h"
 
 namespace poseidon {
 
@@ -19,7 +20,7 @@ ServiceManager::ServiceManager(const LoopPulse* pulse) : pulse_(pulse) {
 
 ServiceManager::~ServiceManager() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ended_ = true;
   }
   changed_.notify_all();
@@ -33,8 +34,9 @@ void ServiceManager::ready(const std::string& status) {
 void ServiceManager::stopping() { ::sd_notify(0, "STOPPING=1"); }
 
 void ServiceManager::watch(std::chrono::microseconds interval) {
-  std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, interval, [this] { return ended_; })) {
+  MutexLock lock(mutex_);
+  while (!changed_.wait_for(mutex_, interval,
+                            [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ended_; })) {
     lock.unlock();
     if (pulse_->alive(SystemClock().now(), interval).ok()) ::sd_notify(0, "WATCHDOG=1");
     lock.lock();

@@ -7,12 +7,11 @@
 // service manager, which restarts a daemon whose pulse stops.
 
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <string>
 #include <thread>
 
 #include "common/base/loop_pulse.h"
+#include "common/base/mutex.h"
 
 namespace poseidon {
 
@@ -36,9 +35,9 @@ class ServiceManager {
   void watch(std::chrono::microseconds interval);
 
   const LoopPulse* const pulse_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool ended_ = false;  ///< guarded by mutex_
+  Mutex mutex_;
+  CondVar changed_;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread watchdog_;
 };
 

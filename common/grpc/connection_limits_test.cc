@@ -10,12 +10,12 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "common/base/descriptor.h"
+#include "common/base/mutex.h"
 #include "common/grpc/grpc_transport.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -65,6 +65,7 @@ class ConnectionLimits : public ::testing::Test {
     server_->start();
   }
   void TearDown() override {
+    const MutexLock lock(mutex_);
     for (const std::unique_ptr<Call>& call : calls_) call->context.TryCancel();
     for (const std::unique_ptr<Call>& call : calls_) call->stream->Finish();
     server_->stop();
@@ -83,7 +84,7 @@ class ConnectionLimits : public ::testing::Test {
     auto call = std::make_unique<Call>();
     call->context.set_deadline(std::chrono::system_clock::now() + 3 * kPatience);
     call->stream = stub.Exchange(&call->context);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     calls_.push_back(std::move(call));
   }
   void wait_for_accepted(int count) {
@@ -96,8 +97,8 @@ class ConnectionLimits : public ::testing::Test {
   Host host_;
   std::unique_ptr<GrpcTransport> server_;
   std::string address_;
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Call>> calls_;  ///< guarded by mutex_
+  Mutex mutex_;
+  std::vector<std::unique_ptr<Call>> calls_ ABSL_GUARDED_BY(mutex_);
 };
 
 TEST_F(ConnectionLimits, OneConnectionHasSoManyCallsAtATimeAndOthersAreNotHeldUp) {

@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <mutex>
 #include <queue>
 #include <thread>
 #include <tuple>
@@ -16,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
+#include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/grpc/grpc_call.h"
 #include "common/grpc/sealed_sockets.h"
@@ -96,7 +96,7 @@ class GrpcTransport::Impl {
 
   void start() {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (queue_ == nullptr) queue_ = std::make_unique<grpc::CompletionQueue>();
       queue_open_ = true;
     }
@@ -161,7 +161,7 @@ class GrpcTransport::Impl {
 
   void post(std::function<void()> function) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (!stopped_) {
         posted_.push_back(std::move(function));
         if (queue_open_ && !std::exchange(woken_, true)) wake();
@@ -268,7 +268,7 @@ class GrpcTransport::Impl {
     set(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   }
 
-  void wake() {
+  void wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (sockets_ != nullptr) {
       sockets_->wake();
     } else {
@@ -294,7 +294,7 @@ class GrpcTransport::Impl {
     bool ok = false;
     // Without a deadline: this thread's whole life is to wait, until the queue ends.
     while (queue_->Next(&tag, &ok)) {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       completed_.push_back({static_cast<Tag*>(tag), ok});
       if (!std::exchange(woken_, true)) wake();
     }
@@ -329,7 +329,7 @@ class GrpcTransport::Impl {
     std::vector<Completed> completed;
     std::vector<std::function<void()>> posted;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       woken_ = false;
       completed.swap(completed_);
       posted.swap(posted_);
@@ -342,7 +342,7 @@ class GrpcTransport::Impl {
   void run_posted(bool alarm_fired) {
     std::vector<std::function<void()>> batch;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (alarm_fired) woken_ = false;
       batch.swap(posted_);
     }
@@ -361,7 +361,7 @@ class GrpcTransport::Impl {
     // An ending call issues its last operation, so the queue may close only after all of them.
     while (book_.operations > 0) poll(Milliseconds(100));
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       queue_open_ = false;
     }
     queue_->Shutdown();
@@ -380,7 +380,7 @@ class GrpcTransport::Impl {
   bool run_last_posted() {
     std::vector<std::function<void()>> batch;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       stopped_ = posted_.empty();
       batch.swap(posted_);
     }
@@ -421,13 +421,13 @@ class GrpcTransport::Impl {
   std::unique_ptr<BackgroundThread> dialler_;  ///< from the first ticket on
   std::atomic<bool> stops_dialling_{false};
 
-  std::mutex mutex_;  ///< guards all below
-  std::vector<std::function<void()>> posted_;
-  bool queue_open_ = false;           ///< the queue takes alarms
-  bool woken_ = false;                ///< an alarm, or the sockets' wake, is on its way
-  std::vector<Completed> completed_;  ///< by the waiter
-  bool stopped_ = false;
-  grpc::Alarm alarm_;
+  Mutex mutex_;
+  std::vector<std::function<void()>> posted_ ABSL_GUARDED_BY(mutex_);
+  bool queue_open_ ABSL_GUARDED_BY(mutex_) = false;  ///< the queue takes alarms
+  bool woken_ ABSL_GUARDED_BY(mutex_) = false;  ///< an alarm, or the sockets' wake, is on its way
+  std::vector<Completed> completed_ ABSL_GUARDED_BY(mutex_);  ///< by the waiter
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::Alarm alarm_ ABSL_GUARDED_BY(mutex_);
   Wake wake_{this};
 };
 

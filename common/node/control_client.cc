@@ -14,8 +14,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <random>
 #include <thread>
@@ -25,6 +23,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
 #include "common/base/ids.h"
+#include "common/base/mutex.h"
 #include "common/base/text.h"
 #include "common/daemon/daemon.h"
 #include "common/grpc/grpc_status.h"
@@ -109,34 +108,35 @@ class ControlClient::Impl {
 
   ~Impl() {
     stop("the client is destroyed");
-    std::unique_lock<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     const bool idle =
-        changed_.wait_for(lock, std::chrono::seconds(30), [this] { return !running_; });
+        changed_.wait_for(mutex_, std::chrono::seconds(30),
+                          [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !running_; });
     POSEIDON_CHECK(idle, "run() returns soon after stop()");
   }
 
   absl::Status run() {
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const MutexLock lock(mutex_);
       POSEIDON_CHECK(!running_, "run() is called once");
       running_ = true;
     }
     std::thread heartbeat([this] { heartbeat_loop(); });
     const absl::Status status = serve();
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const MutexLock lock(mutex_);
       stopping_ = true;
       changed_.notify_all();
     }
     heartbeat.join();
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     running_ = false;
     changed_.notify_all();
     return status;
   }
 
   void stop(const std::string& reason) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (stopping_) return;
     stopping_ = true;
     stop_reason_ = reason;
@@ -147,7 +147,7 @@ class ControlClient::Impl {
 
   bool send(v1::NodeMessage message) {
     const bool kept = keep(message);
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!kept) return joined_ && stream_->send(std::move(message));
     if (joined_) stream_->look_for_reports();
     return true;
@@ -184,19 +184,20 @@ class ControlClient::Impl {
   const std::shared_ptr<SharedOutbox> reports_ = std::make_shared<SharedOutbox>();
   std::uint64_t node_id_ = 0;  ///< of the last Joined; run()'s
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  // Guarded by mutex_, but stopping_ may be read without it.
-  std::atomic<bool> stopping_{false};
-  bool running_ = false;
-  bool joined_ = false;
-  bool answered_ = false;    ///< Joined has come; joined_ once an old part is given up, too
-  std::uint64_t joins_ = 0;  ///< how often we have joined
-  bool was_joined_ = false;  ///< the conversation that just ended had got as far as Joined
-  std::string stop_reason_;
-  std::shared_ptr<ControlStream> stream_;
-  Milliseconds heartbeat_ = kDefaultHeartbeat;
-  grpc::ClientContext* upload_ = nullptr;
+  Mutex mutex_;
+  CondVar changed_;
+  std::atomic<bool> stopping_{false};  ///< changed under mutex_, read also without it
+  bool running_ ABSL_GUARDED_BY(mutex_) = false;
+  bool joined_ ABSL_GUARDED_BY(mutex_) = false;
+  /// Joined has come; joined_ is set once an old part is given up, too.
+  bool answered_ ABSL_GUARDED_BY(mutex_) = false;
+  std::uint64_t joins_ ABSL_GUARDED_BY(mutex_) = 0;  ///< how often we have joined
+  /// The conversation that just ended had got as far as Joined.
+  bool was_joined_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string stop_reason_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<ControlStream> stream_ ABSL_GUARDED_BY(mutex_);
+  Milliseconds heartbeat_ ABSL_GUARDED_BY(mutex_) = kDefaultHeartbeat;
+  grpc::ClientContext* upload_ ABSL_GUARDED_BY(mutex_) = nullptr;
 };
 
 absl::Status ControlClient::Impl::serve() {
@@ -210,7 +211,7 @@ absl::Status ControlClient::Impl::serve() {
     absl::Status status = converse(give_up);
     bool was_joined = false;
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const MutexLock lock(mutex_);
       was_joined = std::exchange(was_joined_, false);
     }
     if (stopping_) break;
@@ -232,8 +233,10 @@ absl::Status ControlClient::Impl::serve() {
       end_part();
       return status;
     }
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait_until(lock, now() + backoff, [this] { return stopping_.load(); });
+    MutexLock lock(mutex_);
+    changed_.wait_until(mutex_, now() + backoff, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return stopping_.load();
+    });
     backoff = std::min(2 * backoff, kLongestBackoff);
   }
   return absl::OkStatus();
@@ -248,12 +251,12 @@ absl::Status ControlClient::Impl::gave_up(Milliseconds after, const std::string&
 // ---- the part in a job ----
 
 bool ControlClient::Impl::keep(const v1::NodeMessage& message) {
-  const std::lock_guard<std::mutex> lock(reports_->mutex);
+  const MutexLock lock(reports_->mutex);
   return reports_->outbox.add(message, SystemClock().now());
 }
 
 std::optional<Epoch> ControlClient::Impl::part() {
-  const std::lock_guard<std::mutex> lock(reports_->mutex);
+  const MutexLock lock(reports_->mutex);
   return reports_->outbox.epoch();
 }
 
@@ -263,19 +266,19 @@ void ControlClient::Impl::begin_part(const v1::Assignment& assignment) {
                               ? snapshot_iteration(SnapshotId(assignment.restore().snapshot()))
                               : 0;
   {
-    const std::lock_guard<std::mutex> lock(reports_->mutex);
+    const MutexLock lock(reports_->mutex);
     reports_->outbox.begin(Epoch(assignment.plan().epoch()), assignment.index(), first);
   }
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   stream_->send_reports();
 }
 
 void ControlClient::Impl::end_part() {
   {
-    const std::lock_guard<std::mutex> lock(reports_->mutex);
+    const MutexLock lock(reports_->mutex);
     reports_->outbox.end();
   }
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (upload_ != nullptr) upload_->TryCancel();
   changed_.notify_all();
 }
@@ -284,7 +287,7 @@ v1::NodeMessage ControlClient::Impl::join_message() {
   v1::NodeMessage message;
   *message.mutable_join() = options_.join;
   events_->fill_join(*message.mutable_join());
-  const std::lock_guard<std::mutex> lock(reports_->mutex);
+  const MutexLock lock(reports_->mutex);
   if (!reports_->outbox.epoch()) return message;
   *message.mutable_join()->mutable_resume() = reports_->outbox.resume();
   message.mutable_join()->mutable_resume()->set_node_id(node_id_);
@@ -301,10 +304,10 @@ void ControlClient::Impl::take_up_part(const v1::Joined& joined) {
     return;
   }
   {
-    const std::lock_guard<std::mutex> lock(reports_->mutex);
+    const MutexLock lock(reports_->mutex);
     reports_->outbox.rewind(joined.resumed());
   }
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   stream_->send_reports();
 }
 
@@ -314,7 +317,7 @@ absl::Status ControlClient::Impl::converse(TimePoint give_up) {
   const std::shared_ptr<ControlStream> stream =
       ControlStream::open(options_.coordinator, options_.transport, reports_);
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     stream_ = stream;
   }
   stream->send(join_message());
@@ -340,7 +343,7 @@ absl::Status ControlClient::Impl::converse(TimePoint give_up) {
     }
   }
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     joined_ = answered_ = false;
     stream_.reset();
   }
@@ -356,7 +359,7 @@ absl::Status ControlClient::Impl::converse(TimePoint give_up) {
 void ControlClient::Impl::dispatch(const v1::CoordinatorMessage& message) {
   if (message.has_joined()) {
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const MutexLock lock(mutex_);
       answered_ = true;
       ++joins_;
       heartbeat_ =
@@ -367,7 +370,7 @@ void ControlClient::Impl::dispatch(const v1::CoordinatorMessage& message) {
     take_up_part(message.joined());
     node_id_ = message.joined().node_id();
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const MutexLock lock(mutex_);
       joined_ = true;
       was_joined_ = true;
     }
@@ -419,7 +422,7 @@ bool ControlClient::Impl::answer_trace(const v1::CoordinatorMessage& message) {
 absl::Status ControlClient::Impl::say_farewell(ControlStream& stream) {
   v1::NodeMessage leave;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     leave.mutable_leave()->set_reason(to_utf8(stop_reason_));
   }
   stream.send(std::move(leave));
@@ -440,7 +443,7 @@ absl::Status ControlClient::Impl::cancel_and_wait(ControlStream& stream, absl::S
 }
 
 void ControlClient::Impl::heartbeat_loop() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopping_) {
     // Every stream begins with a beat at once: only Joined says how long the lease is.
     const std::uint64_t joins = joins_;
@@ -457,8 +460,10 @@ void ControlClient::Impl::heartbeat_loop() {
     }
     // It turns between heartbeats too, which may be as far apart as the operator likes.
     const TimePoint next_beat = now() + heartbeat_;
-    const auto wanted = [&] { return stopping_ || joins_ != joins; };
-    while (!changed_.wait_until(lock, std::min(next_beat, now() + kLongestTurn), wanted) &&
+    const auto wanted = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return stopping_ || joins_ != joins;
+    };
+    while (!changed_.wait_until(mutex_, std::min(next_beat, now() + kLongestTurn), wanted) &&
            now() < next_beat) {
       if (options_.on_turn) options_.on_turn();
     }
@@ -476,8 +481,8 @@ absl::Status ControlClient::Impl::upload_model(std::uint64_t epoch,
     absl::Status status = try_upload(epoch, pieces, total_bytes);
     const auto pointless = [&] { return stopping_ || part() != Epoch(epoch) || now() >= give_up; };
     if (!may_be_away(status) || pointless()) return status;
-    std::unique_lock<std::mutex> lock(mutex_);
-    if (changed_.wait_until(lock, std::min(now() + backoff, give_up), pointless)) return status;
+    MutexLock lock(mutex_);
+    if (changed_.wait_until(mutex_, std::min(now() + backoff, give_up), pointless)) return status;
     backoff = std::min(2 * backoff, kLongestBackoff);
   }
 }
@@ -489,7 +494,7 @@ absl::Status ControlClient::Impl::try_upload(std::uint64_t epoch,
   context.set_deadline(std::chrono::system_clock::now() + kUploadBaseTimeout +
                        std::chrono::seconds(total_bytes / kUploadMinBytesPerS));
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (stopping_) return absl::CancelledError("stopped before the upload of the model");
     if (upload_ != nullptr) return absl::FailedPreconditionError("an upload is under way");
     upload_ = &context;
@@ -501,7 +506,7 @@ absl::Status ControlClient::Impl::try_upload(std::uint64_t epoch,
   const auto writer = stub->UploadModel(&context, &response);
   const auto finish = [&] {  // says why, when a write failed
     const absl::Status status = to_absl(writer->Finish());
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     upload_ = nullptr;
     if (status.ok()) return status;
     return absl::Status(status.code(),

@@ -37,6 +37,7 @@ std::shared_ptr<ControlStream> ControlStream::open(const std::string& address, T
                                                    std::shared_ptr<SharedOutbox> reports) {
   const std::shared_ptr<ControlStream> stream(new ControlStream(transport, std::move(reports)));
   transport->post([stream, address] {
+    stream->loop_.assert_held();
     stream->stream_ = stream->transport_->connect(address, stream.get());
     stream->write_next();
   });
@@ -46,7 +47,7 @@ std::shared_ptr<ControlStream> ControlStream::open(const std::string& address, T
 bool ControlStream::send(v1::NodeMessage message) {
   bool fits = true;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (done_ || half_closing_) return false;
     fits = outgoing_.size() < kMaxQueuedMessages;
     if (fits) outgoing_.push_back(std::move(message));
@@ -57,7 +58,7 @@ bool ControlStream::send(v1::NodeMessage message) {
 
 void ControlStream::send_reports() {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     sends_reports_ = true;
   }
   on_loop(&ControlStream::write_next);
@@ -67,23 +68,26 @@ void ControlStream::look_for_reports() { on_loop(&ControlStream::write_next); }
 
 void ControlStream::finish_sending() {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     half_closing_ = true;
   }
   on_loop(&ControlStream::write_next);
 }
 
 void ControlStream::cancel() {
-  transport_->post([self = shared_from_this()] { self->end_with(absl::CancelledError("")); });
+  transport_->post([self = shared_from_this()] {
+    self->loop_.assert_held();
+    self->end_with(absl::CancelledError(""));
+  });
 }
 
 void ControlStream::wake() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   changed_.notify_all();
 }
 
 std::optional<absl::Status> ControlStream::end() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return done_;
 }
 
@@ -93,6 +97,7 @@ void ControlStream::on_loop(void (ControlStream::*function)()) {
 
 void ControlStream::resume_reads() {
   transport_->post([self = shared_from_this()] {
+    self->loop_.assert_held();
     if (self->stream_ != nullptr) self->stream_->resume_reads();
   });
 }
@@ -100,38 +105,43 @@ void ControlStream::resume_reads() {
 // ---- the loop ----
 
 ReadNext ControlStream::on_message(Bytes message) {
+  loop_.assert_held();
   std::optional<v1::CoordinatorMessage> decoded = decode(message);
   if (!decoded) {
     end_with(absl::UnavailableError(
         absl::StrCat("the coordinator sent ", message.size(), " bytes that are no message")));
     return ReadNext::kPause;
   }
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   incoming_ = std::move(decoded);
   changed_.notify_all();
   return ReadNext::kPause;
 }
 
 void ControlStream::on_written() {
+  loop_.assert_held();
   writing_ = false;
   write_next();
 }
 
-void ControlStream::on_closed(const absl::Status& status) { end_with(status); }
+void ControlStream::on_closed(const absl::Status& status) {
+  loop_.assert_held();
+  end_with(status);
+}
 
 void ControlStream::write_next() {
   if (stream_ == nullptr || writing_ || half_closed_) return;
   std::optional<v1::NodeMessage> message;
   bool overrun = false;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!outgoing_.empty()) {
       message = std::move(outgoing_.front());
       outgoing_.pop_front();
     } else if (half_closing_) {
       half_closed_ = true;
     } else if (sends_reports_) {
-      const std::lock_guard<std::mutex> reports_lock(reports_->mutex);
+      const MutexLock reports_lock(reports_->mutex);
       message = reports_->outbox.next(SystemClock().now());
       overrun = !message && reports_->outbox.overrun();
     }
@@ -152,7 +162,7 @@ void ControlStream::give_up() {
 
 void ControlStream::end_with(const absl::Status& status) {
   stream_.reset();
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!done_) done_ = status;
   changed_.notify_all();
 }

@@ -11,14 +11,14 @@
 // path would run on those threads (bench/RESULTS.md).
 
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
 #include "absl/status/status.h"
+#include "common/base/mutex.h"
+#include "common/base/thread_roles.h"
 #include "common/node/report_outbox.h"
 #include "common/transport/transport.h"
 #include "poseidon/v1/control.pb.h"
@@ -27,8 +27,8 @@ namespace poseidon {
 
 /// The reports of the job in progress, which outlive streams. Its mutex is the innermost lock.
 struct SharedOutbox {
-  std::mutex mutex;
-  ReportOutbox outbox;  ///< guarded by mutex
+  Mutex mutex;
+  ReportOutbox outbox ABSL_GUARDED_BY(mutex);
 };
 
 /// All public functions: any thread but the loop's own.
@@ -54,8 +54,10 @@ class ControlStream final : public StreamHandler,
   template <typename Predicate>
   std::optional<v1::CoordinatorMessage> wait(std::chrono::steady_clock::time_point deadline,
                                              Predicate interrupt) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait_until(lock, deadline, [&] { return incoming_ || done_ || interrupt(); });
+    MutexLock lock(mutex_);
+    changed_.wait_until(mutex_, deadline, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return incoming_ || done_ || interrupt();
+    });
     std::optional<v1::CoordinatorMessage> message;
     message.swap(incoming_);
     // Reads on only now, so that back-pressure reaches the coordinator.
@@ -78,25 +80,24 @@ class ControlStream final : public StreamHandler,
   void on_loop(void (ControlStream::*function)());
   void resume_reads();
 
-  // Loop only.
-  void write_next();
-  void give_up();
-  void end_with(const absl::Status& status);
+  void write_next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(loop_);
+  void give_up() ABSL_EXCLUSIVE_LOCKS_REQUIRED(loop_);
+  void end_with(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(loop_);
 
   Transport* const transport_;
   const std::shared_ptr<SharedOutbox> reports_;
-  std::unique_ptr<Stream> stream_;  ///< loop only; gone with the end
-  bool writing_ = false;            ///< loop only
-  bool half_closed_ = false;        ///< loop only
+  LoopRole loop_;
+  std::unique_ptr<Stream> stream_ ABSL_GUARDED_BY(loop_);  ///< gone with the end
+  bool writing_ ABSL_GUARDED_BY(loop_) = false;
+  bool half_closed_ ABSL_GUARDED_BY(loop_) = false;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  // Guarded by mutex_.
-  std::deque<v1::NodeMessage> outgoing_;
-  bool sends_reports_ = false;
-  bool half_closing_ = false;
-  std::optional<v1::CoordinatorMessage> incoming_;
-  std::optional<absl::Status> done_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<v1::NodeMessage> outgoing_ ABSL_GUARDED_BY(mutex_);
+  bool sends_reports_ ABSL_GUARDED_BY(mutex_) = false;
+  bool half_closing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<v1::CoordinatorMessage> incoming_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Status> done_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace poseidon

@@ -1,9 +1,8 @@
 #include "common/node/link_probe.h"
+#include "common/base/mutex.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <map>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -339,19 +338,19 @@ TEST(LinkProbe, MeasuresOverGrpcBesideAnotherMethodOfThePort) {
   ASSERT_TRUE(server.add_method(kProbeMethod).listen(*address, &answerer).ok());
   server.start();
   client.start();
-  std::mutex mutex;
-  std::condition_variable changed;
+  Mutex mutex;
+  CondVar changed;
   std::optional<absl::StatusOr<ProbeResult>> result;
   caller.measure(*address, {.max_bytes = 4 << 20, .max_time = ms(50)},
                  [&](absl::StatusOr<ProbeResult> r) {
-                   const std::lock_guard lock(mutex);
+                   const MutexLock lock(mutex);
                    result = std::move(r);
                    changed.notify_all();
                  });
   {
-    std::unique_lock lock(mutex);
+    MutexLock lock(mutex);
     ASSERT_TRUE(
-        changed.wait_for(lock, std::chrono::seconds(60), [&] { return result.has_value(); }));
+        changed.wait_for(mutex, std::chrono::seconds(60), [&] { return result.has_value(); }));
   }
   client.stop();
   server.stop();

@@ -10,7 +10,7 @@ namespace poseidon {
 void NodeCalibration::Answers::send(std::uint64_t from, v1::CalibrationReport report,
                                     const absl::Status& status) {
   if (!status.ok()) report.set_error(std::string(status.message()));
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   if (client == nullptr || task != from) return;
   if (!status.ok()) spdlog::warn("not measured: {}", std::string(status.message()));
   v1::NodeMessage message;
@@ -23,18 +23,18 @@ NodeCalibration::NodeCalibration(LinkProbe* probe, Work work)
 
 NodeCalibration::~NodeCalibration() {
   end();
-  const std::lock_guard lock(answers_->mutex);
+  const MutexLock lock(answers_->mutex);
   answers_->client = nullptr;
 }
 
 void NodeCalibration::set_client(ReportSink* client) {
-  const std::lock_guard lock(answers_->mutex);
+  const MutexLock lock(answers_->mutex);
   answers_->client = client;
 }
 
 void NodeCalibration::end() {
   {
-    const std::lock_guard lock(answers_->mutex);
+    const MutexLock lock(answers_->mutex);
     ++answers_->task;
   }
   cancelled_ = true;
@@ -47,7 +47,7 @@ void NodeCalibration::begin(const v1::Calibrate& task) {
   cancelled_ = false;
   std::uint64_t number = 0;
   {
-    const std::lock_guard lock(answers_->mutex);
+    const MutexLock lock(answers_->mutex);
     number = ++answers_->task;
   }
   if (task.has_link()) {

@@ -10,10 +10,10 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
 
 #include "absl/status/status.h"
+#include "common/base/mutex.h"
 #include "common/node/control_client.h"
 #include "common/node/link_probe.h"
 #include "poseidon/v1/control.pb.h"
@@ -45,9 +45,9 @@ class NodeCalibration {
  private:
   /// Reports of a task; outlives us in the loop's callbacks.
   struct Answers {
-    std::mutex mutex;
-    ReportSink* client = nullptr;  ///< guarded by mutex; null: answers are no longer wanted
-    std::uint64_t task = 0;        ///< guarded by mutex; the one that may answer
+    Mutex mutex;
+    ReportSink* client ABSL_GUARDED_BY(mutex) = nullptr;  ///< null: answers are no longer wanted
+    std::uint64_t task ABSL_GUARDED_BY(mutex) = 0;        ///< the one that may answer
     void send(std::uint64_t from, v1::CalibrationReport report, const absl::Status& status);
   };
 

@@ -7,11 +7,11 @@
 // Called by: common/pages/node_metrics.h. Calls: NVML.
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/base/mutex.h"
 
 namespace poseidon {
 
@@ -44,17 +44,17 @@ absl::StatusOr<std::unique_ptr<GpuMonitor>> open_nvml_monitor(
 class MemoryGpuMonitor final : public GpuMonitor {
  public:
   void set(const GpuFigures& figures) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     figures_ = figures;
   }
   GpuFigures read() const override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return figures_;
   }
 
  private:
-  mutable std::mutex mutex_;
-  GpuFigures figures_;  ///< guarded by mutex_
+  mutable Mutex mutex_;
+  GpuFigures figures_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace poseidon

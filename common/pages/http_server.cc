@@ -10,11 +10,9 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
-#include <mutex>
 #include <optional>
 #include <string_view>
 #include <thread>
@@ -23,6 +21,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/security/connection_door.h"
 
@@ -84,7 +83,7 @@ class Deadlines {
   Deadlines() : thread_([this] { run(); }) {}
   ~Deadlines() {
     {
-      const std::scoped_lock lock(mutex_);
+      const MutexLock lock(mutex_);
       stopping_ = true;
     }
     changed_.notify_one();
@@ -96,20 +95,20 @@ class Deadlines {
   /// In place of the one that it has.
   void set(int socket, unsigned patience_s) {
     {
-      const std::scoped_lock lock(mutex_);
+      const MutexLock lock(mutex_);
       deadline_of_[socket] = clock_.now() + std::chrono::seconds(patience_s);
     }
     changed_.notify_one();
   }
   /// At the latest before the socket is closed: its number may be another's then.
   void clear(int socket) {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     deadline_of_.erase(socket);
   }
 
  private:
   void run() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     while (!stopping_) {
       const Nanoseconds now = clock_.now();
       std::optional<Nanoseconds> next;
@@ -124,18 +123,18 @@ class Deadlines {
         return is_over;
       });
       if (next) {
-        changed_.wait_for(lock, *next - now);
+        changed_.wait_for(mutex_, *next - now);
       } else {
-        changed_.wait(lock);  // for set() or the destructor, one of which comes
+        changed_.wait(mutex_);  // for set() or the destructor, one of which comes
       }
     }
   }
 
   const SystemClock clock_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool stopping_ = false;
-  std::unordered_map<int, Nanoseconds> deadline_of_;  ///< by socket
+  Mutex mutex_;
+  CondVar changed_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::unordered_map<int, Nanoseconds> deadline_of_ ABSL_GUARDED_BY(mutex_);  ///< by socket
   std::thread thread_;
 };
 

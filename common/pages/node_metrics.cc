@@ -277,7 +277,7 @@ absl::StatusOr<std::unique_ptr<NodeMetrics>> NodeMetrics::serve(const std::strin
 MetricFamilies NodeMetrics::page() const {
   ShownJob job;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     job = job_;
   }
   MetricFamilies families = node_page(figures_, job);
@@ -287,7 +287,7 @@ MetricFamilies NodeMetrics::page() const {
 }
 
 void NodeMetrics::show(ShownJob job) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   job_ = std::move(job);
 }
 

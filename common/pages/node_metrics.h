@@ -14,11 +14,11 @@
 
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/base/mutex.h"
 #include "common/pages/gpu_monitor.h"
 #include "common/pages/metric_families.h"
 #include "common/pages/metrics_server.h"
@@ -71,8 +71,8 @@ class NodeMetrics {
   MetricFamilies page() const;
 
   const NodeFigures figures_;
-  mutable std::mutex mutex_;
-  ShownJob job_;                           ///< guarded by mutex_
+  mutable Mutex mutex_;
+  ShownJob job_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<MetricsServer> server_;  ///< last member: it stops reading the others first
 };
 

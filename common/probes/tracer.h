@@ -14,13 +14,13 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/ids.h"
+#include "common/base/mutex.h"
 #include "common/probes/stage.h"
 
 namespace poseidon {
@@ -67,7 +67,7 @@ class Tracer {
 
   /// Starts recording; drops the events of an earlier trace. `trace`: not 0.
   void begin(std::uint64_t trace, Iteration first, Iteration iterations) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stop();
     trace_ = trace;
     first_ = first;
@@ -79,14 +79,14 @@ class Tracer {
 
   /// Ends the recording, if any, and drops its events.
   void end() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     forget();
   }
 
   /// Ends the recording and returns events. Frees the memory with the last event or with `discard`.
   /// nullopt when `trace` is not in memory.
   std::optional<TraceSlice> fetch(std::uint64_t trace, std::size_t from, bool discard = false) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (trace == 0 || trace != trace_) return std::nullopt;
     stop();
     const std::size_t recorded = next_;
@@ -102,7 +102,7 @@ class Tracer {
   }
 
  private:
-  void forget() {
+  void forget() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     stop();
     trace_ = 0;
     std::vector<TraceSpan>().swap(spans_);
@@ -121,7 +121,7 @@ class Tracer {
     return !is_of_iteration(span.stage) || (span.iteration >= first_ && span.iteration < end_);
   }
 
-  void stop() {
+  void stop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     on_.store(false);
     while (writers_.load() != 0) std::this_thread::yield();
   }
@@ -131,9 +131,9 @@ class Tracer {
   std::atomic<int> writers_{0};
   std::atomic<std::size_t> next_{0};  ///< beyond kMaxEvents: that many were dropped
 
-  std::mutex mutex_;  ///< for begin and fetch
-  // Changed only under mutex_ and while no thread is inside keep().
-  std::uint64_t trace_ = 0;
+  Mutex mutex_;  ///< for begin and fetch
+  std::uint64_t trace_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Changed only under mutex_ and while no thread is inside keep(), which reads them without it.
   Iteration first_ = 0, end_ = 0;
   std::vector<TraceSpan> spans_;
 };

@@ -18,13 +18,13 @@
 #include <deque>
 #include <filesystem>
 #include <functional>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/files/file_io.h"
@@ -71,7 +71,7 @@ class RecentPeers {
         ::getnameinfo(peer, size, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) != 0) {
       return;  // gone again
     }
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     std::erase_if(peers_, [&](const Peer& known) { return known.host == host.data(); });
     if (peers_.size() == kMostPeers) peers_.pop_front();
     peers_.push_back({.host = host.data(), .came = clock_.now()});
@@ -79,7 +79,7 @@ class RecentPeers {
 
   /// "; connected to us in the last 10 s: 10.0.0.3, 10.0.0.4", "" for nobody.
   std::string text() {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     std::string text;
     for (const auto& [host, came] : peers_) {
       if (clock_.now() - came > kRecent) continue;
@@ -102,8 +102,8 @@ class RecentPeers {
   static constexpr std::chrono::seconds kRecent{10};
 
   const SystemClock clock_{};
-  std::mutex mutex_;
-  std::deque<Peer> peers_;  ///< who came last is last
+  Mutex mutex_;
+  std::deque<Peer> peers_ ABSL_GUARDED_BY(mutex_);  ///< who came last is last
 };
 
 /// One, as gRPC's log is.

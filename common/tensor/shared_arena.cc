@@ -101,7 +101,7 @@ SharedArena::~SharedArena() { ::munmap(memory_, address_.bytes); }
 
 void* SharedArena::allocate(std::size_t bytes) {
   const std::uint64_t size = whole_pages(bytes);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto hole =
       std::find_if(free_.begin(), free_.end(), [size](const auto& f) { return f.second >= size; });
   if (hole == free_.end()) return nullptr;
@@ -115,7 +115,7 @@ void* SharedArena::allocate(std::size_t bytes) {
 void SharedArena::free(void* memory) {
   POSEIDON_CHECK(contains(memory), "memory of this arena");
   const auto offset = static_cast<std::uint64_t>(static_cast<std::byte*>(memory) - memory_);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (keeps_freed_) {
     freed_.push_back(offset);
   } else {
@@ -124,12 +124,12 @@ void SharedArena::free(void* memory) {
 }
 
 void SharedArena::keep_freed() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   keeps_freed_ = true;
 }
 
 void SharedArena::reclaim() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   keeps_freed_ = false;
   for (const std::uint64_t offset : std::exchange(freed_, {})) give_back(offset);
 }
@@ -169,7 +169,7 @@ std::optional<std::uint64_t> SharedArena::offset_of(absl::Span<const std::byte> 
 }
 
 std::uint64_t SharedArena::allocated_bytes() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::uint64_t bytes = 0;
   for (const auto& [offset, size] : taken_) bytes += size;
   return bytes;

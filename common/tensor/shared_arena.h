@@ -16,13 +16,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/base/descriptor.h"
+#include "common/base/mutex.h"
 
 namespace poseidon {
 
@@ -67,17 +67,19 @@ class SharedArena {
 
  private:
   SharedArena(Descriptor file, std::byte* memory, const ArenaAddress& address);
-  void give_back(std::uint64_t offset);  ///< under mutex_
+  void give_back(std::uint64_t offset) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Descriptor file_;
   std::byte* const memory_;
   const ArenaAddress address_;
 
-  mutable std::mutex mutex_;                      ///< guards all below
-  std::map<std::uint64_t, std::uint64_t> free_;   ///< offset -> bytes, no two adjacent
-  std::map<std::uint64_t, std::uint64_t> taken_;  ///< offset -> bytes
-  bool keeps_freed_ = false;
-  std::vector<std::uint64_t> freed_;  ///< offsets in taken_, to be given back
+  mutable Mutex mutex_;
+  std::map<std::uint64_t, std::uint64_t> free_
+      ABSL_GUARDED_BY(mutex_);  ///< offset -> bytes, no two adjacent
+  std::map<std::uint64_t, std::uint64_t> taken_ ABSL_GUARDED_BY(mutex_);  ///< offset -> bytes
+  bool keeps_freed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::uint64_t> freed_
+      ABSL_GUARDED_BY(mutex_);  ///< offsets in taken_, to be given back
 };
 
 /// Another process's arena, read only. Immutable; any thread.

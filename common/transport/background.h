@@ -7,13 +7,12 @@
 // common/grpc/grpc_transport.cc, for work that would block their own thread. Calls: the tasks,
 // which use the disk or a connection and report their results themselves.
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <utility>
 
+#include "common/base/mutex.h"
 #include "common/transport/transport.h"
 
 namespace poseidon {
@@ -32,14 +31,14 @@ class BackgroundThread final : public Background {
   BackgroundThread() : thread_([this] { run(); }) {}
   ~BackgroundThread() override {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       stopping_ = true;
       changed_.notify_all();
     }
     thread_.join();
   }
   void enqueue(std::function<void()> task) override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     tasks_.push_back(std::move(task));
     changed_.notify_all();
   }
@@ -49,9 +48,11 @@ class BackgroundThread final : public Background {
     while (true) {
       std::function<void()> task;
       {
-        std::unique_lock lock(mutex_);
+        MutexLock lock(mutex_);
         // No deadline, on purpose: this thread only waits for work or for its end.
-        changed_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
+        changed_.wait(mutex_, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+          return stopping_ || !tasks_.empty();
+        });
         if (stopping_) return;
         task = std::move(tasks_.front());
         tasks_.pop_front();
@@ -60,10 +61,10 @@ class BackgroundThread final : public Background {
     }
   }
 
-  std::mutex mutex_;  ///< guards all below
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> tasks_;
-  bool stopping_ = false;
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  ///< last: it uses all above
 };
 

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/mutex.h"
 #include "common/transport/stream_header.h"
 #include "poseidon/v1/stream.pb.h"
 
@@ -51,25 +51,25 @@ ArenaAddress from_proto(const v1::SharedMemoryOffer& offer) {
 class ReleasedList {
  public:
   void add(std::uint64_t sequence) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     sequences_.push_back(sequence);
   }
   /// As many as one header holds.
   void move_to(StreamHeader& header) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     header.released_count = std::min(sequences_.size(), StreamHeader::kMaxReleased);
     const auto end = sequences_.begin() + static_cast<std::ptrdiff_t>(header.released_count);
     std::copy(sequences_.begin(), end, header.released.begin());
     sequences_.erase(sequences_.begin(), end);
   }
   std::size_t size() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return sequences_.size();
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::vector<std::uint64_t> sequences_;
+  mutable Mutex mutex_;
+  std::vector<std::uint64_t> sequences_ ABSL_GUARDED_BY(mutex_);
 };
 
 /// Owner of a message whose payload lies in the sender's memory: that memory, and the rest as it

@@ -8,11 +8,11 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "common/transport/transport.h"
 
 namespace poseidon {
@@ -23,7 +23,7 @@ inline constexpr std::chrono::seconds kPatience{20};
 class Recorder final : public StreamHandler {
  public:
   ReadNext on_message(Bytes message) override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     messages_.push_back(joined(message));
     return pause_ ? ReadNext::kPause : ReadNext::kContinue;
   }
@@ -32,20 +32,20 @@ class Recorder final : public StreamHandler {
     if (on_written_) on_written_();
   }
   void on_closed(const absl::Status& status) override {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     closed_ = status;
   }
 
   std::vector<std::string> messages() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return messages_;
   }
   std::size_t count() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return messages_.size();
   }
   std::optional<absl::Status> closed() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return closed_;
   }
 
@@ -55,9 +55,9 @@ class Recorder final : public StreamHandler {
   std::function<void()> on_written_;
 
  private:
-  std::mutex mutex_;
-  std::vector<std::string> messages_;
-  std::optional<absl::Status> closed_;
+  Mutex mutex_;
+  std::vector<std::string> messages_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Status> closed_ ABSL_GUARDED_BY(mutex_);
 };
 
 /// Accepts one stream.

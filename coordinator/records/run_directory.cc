@@ -253,7 +253,7 @@ void RunDirectory::roll_back(Iteration iteration) { enqueue(RollBack{iteration})
 void RunDirectory::sync() { enqueue(Sync{}); }
 
 void RunDirectory::enqueue(Item item) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (closing_) return;
   if (queued_bytes_ + bytes_of(item) > kMaxQueuedBytes) {
     overflow_ = true;
@@ -267,7 +267,7 @@ void RunDirectory::enqueue(Item item) {
 }
 
 void RunDirectory::close(RunEnd end) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!closing_) closing_ = end;
   changed_.notify_all();
 }
@@ -295,14 +295,16 @@ void RunDirectory::write_loop() {
     bool overflow = false;
     std::optional<RunEnd> closing;
     {
-      std::unique_lock<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       if (failing) {
-        changed_.wait_for(lock, kRetryPause,
-                          [this] { return closing_.has_value() || has_record_; });
+        changed_.wait_for(mutex_, kRetryPause, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+          return closing_.has_value() || has_record_;
+        });
       } else {
         // Without a deadline on purpose: this thread's whole life is to wait for work or close().
-        changed_.wait(lock,
-                      [this] { return closing_.has_value() || overflow_ || !queue_.empty(); });
+        changed_.wait(mutex_, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+          return closing_.has_value() || overflow_ || !queue_.empty();
+        });
       }
       items.swap(queue_);
       has_record_ = false;
@@ -323,7 +325,7 @@ void RunDirectory::write_loop() {
     }
     const std::size_t written = taken - bytes_of(items);
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const MutexLock lock(mutex_);
       queued_bytes_ -= written;
       if (failing) {
         std::move(queue_.begin(), queue_.end(), std::back_inserter(items));

@@ -13,14 +13,12 @@
 //     kept and retried), on_error (gave up) and on_closed (once, last) are called on the writer
 //     thread without a lock held.
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <filesystem>
 #include <functional>
 #include <istream>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,6 +29,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/descriptor.h"
 #include "common/base/ids.h"
+#include "common/base/mutex.h"
 #include "common/files/file_io.h"
 #include "common/wire/snapshot.h"
 #include "coordinator/records/loss_curve.h"
@@ -192,13 +191,15 @@ class RunDirectory final : public RunFiles {
   std::string record_refused_;  ///< the writer thread's: reason of the last refusal; "" if none
   const bool replaced_;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Item> queue_;        ///< guarded by mutex_
-  std::size_t queued_bytes_ = 0;  ///< guarded by mutex_: including what is being written
-  bool overflow_ = false;         ///< guarded by mutex_
-  bool has_record_ = false;  ///< guarded by mutex_: one that may be written elsewhere is among them
-  std::optional<RunEnd> closing_;  ///< guarded by mutex_
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Item> queue_ ABSL_GUARDED_BY(mutex_);
+  /// Including what is being written.
+  std::size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool overflow_ ABSL_GUARDED_BY(mutex_) = false;
+  /// One that may be written elsewhere is among them.
+  bool has_record_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<RunEnd> closing_ ABSL_GUARDED_BY(mutex_);
   std::thread writer_;
 };
 

@@ -54,12 +54,17 @@ absl::StatusOr<std::unique_ptr<StateDirectory>> StateDirectory::open(const fs::p
   for (const fs::path& file : {state->job_file(), state->outcome_file(), state->epoch_file()}) {
     remove_leftovers(file);
   }
-  state->given_ = state->last_epoch().value_or(0);  // next_epoch says what is wrong with it
+  // next_epoch says what is wrong with a file that cannot be read.
+  const std::uint64_t last = state->last_epoch().value_or(0);
+  {
+    const MutexLock lock(state->mutex_);
+    state->given_ = last;
+  }
   return state;
 }
 
 std::uint64_t StateDirectory::last_given() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   return given_;
 }
 
@@ -101,7 +106,7 @@ absl::StatusOr<std::string> StateDirectory::load_outcome() const {
 }
 
 bool StateDirectory::skip_epochs(std::uint64_t up_to) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   if (up_to > std::max(kMostSkipped, given_)) return false;
   skipped_ = std::max(skipped_, up_to);
   return true;
@@ -127,11 +132,11 @@ absl::StatusOr<std::uint64_t> StateDirectory::last_epoch() const {
 }
 
 absl::StatusOr<std::uint64_t> StateDirectory::next_epoch() {
-  const std::lock_guard<std::mutex> giving(giving_);
+  const MutexLock giving(giving_);
   const fs::path file = epoch_file();
   POSEIDON_ASSIGN_OR_RETURN(std::uint64_t last, last_epoch());
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     last = std::max(last, skipped_);
   }
   if (last + 1 >= kEpochs) {
@@ -139,7 +144,7 @@ absl::StatusOr<std::uint64_t> StateDirectory::next_epoch() {
         absl::StrCat(file.string(), ": epoch ", last, " was the last that there is"));
   }
   POSEIDON_RETURN_IF_ERROR(write(file, absl::StrCat(last + 1, "\n")));
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   given_ = last + 1;
   return last + 1;
 }

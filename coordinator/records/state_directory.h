@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/descriptor.h"
+#include "common/base/mutex.h"
 
 namespace poseidon {
 
@@ -77,9 +77,9 @@ class StateDirectory {
   const std::filesystem::path path_;
   const std::string identity_;
   const Descriptor lock_fd_;
-  std::mutex giving_;  ///< held while an epoch is given, which takes the disk's time
-  mutable std::mutex mutex_;
-  std::uint64_t given_ = 0, skipped_ = 0;  ///< guarded by mutex_
+  Mutex giving_;  ///< held while an epoch is given, which takes the disk's time
+  mutable Mutex mutex_;
+  std::uint64_t given_ ABSL_GUARDED_BY(mutex_) = 0, skipped_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace poseidon

@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/check.h"
+#include "common/base/mutex.h"
 #include "common/pages/status_json.h"
 #include "coordinator/watch/status_page.h"
 #include "nlohmann/json.hpp"
@@ -132,7 +133,7 @@ std::string status_view_to_json(const StatusView& view) {
 }
 
 StatusSite::Document StatusSite::status() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const MutexLock lock(mutex_);
   const Nanoseconds now = clock_->now();
   if (!last_ || now - last_->made >= kMaxAge) {
     auto text = std::make_shared<const std::string>(status_view_to_json(look_()));

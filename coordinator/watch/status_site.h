@@ -11,11 +11,11 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
 #include "common/base/clock.h"
+#include "common/base/mutex.h"
 #include "common/pages/http_server.h"
 #include "coordinator/records/loss_curve.h"
 #include "coordinator/watch/event_list.h"
@@ -56,8 +56,8 @@ class StatusSite {
 
   const std::function<StatusView()> look_;
   const Clock* const clock_;
-  std::mutex mutex_;
-  std::optional<Document> last_;  ///< guarded by mutex_
+  Mutex mutex_;
+  std::optional<Document> last_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace poseidon

@@ -29,7 +29,12 @@ CheckpointKeeper::CheckpointKeeper(std::unique_ptr<ChunkStore> store, Background
   if (sealed.ok() && !sealed->empty()) {
     newest_epoch_ = snapshot_epoch(*std::ranges::max_element(*sealed)).value();
   }
-  if (probe_ != nullptr) background_->enqueue([this] { show_store(); });
+  if (probe_ != nullptr) {
+    enqueue([this] {
+      disk_.assert_held();
+      show_store();
+    });
+  }
 }
 
 void CheckpointKeeper::show_store() {
@@ -44,20 +49,22 @@ void CheckpointKeeper::show_store() {
 
 void CheckpointKeeper::begin(Epoch epoch, std::size_t pieces, ResultCallback on_result) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     states_.begin(epoch);
   }
   enqueue_change([this, epoch, pieces, on_result = std::move(on_result)] {
+    disk_.assert_held();
     change_epoch(epoch, pieces, on_result);
   });
 }
 
 void CheckpointKeeper::end(Epoch epoch) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (states_.epoch() == epoch) states_.begin(Epoch(0));
   }
   enqueue_change([this, epoch] {
+    disk_.assert_held();
     if (epoch_ == epoch) change_epoch(Epoch(0), 0, nullptr);
   });
 }
@@ -157,7 +164,7 @@ void CheckpointKeeper::wrote(SnapshotId snapshot, Nanoseconds since, std::option
 void CheckpointKeeper::put(SnapshotId snapshot, FrozenChunk chunk) {
   bool may_wait = false, is_first = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     may_wait = queued_chunks_.contains(snapshot) || queued_chunks_.size() < kMaxOpenSnapshots ||
                snapshot == expected_;
     if (may_wait) {
@@ -167,21 +174,37 @@ void CheckpointKeeper::put(SnapshotId snapshot, FrozenChunk chunk) {
       is_first = !std::exchange(writes_frozen_, true);
     }
   }
-  if (is_first) background_->enqueue([this] { write_frozen(); });
+  if (is_first) enqueue_writes();
   if (may_wait) return;
-  background_->enqueue([this, snapshot] {
+  enqueue([this, snapshot] {
+    disk_.assert_held();
     if (snapshot_epoch(snapshot) == epoch_) fail(snapshot, SnapshotProgress::too_many(snapshot));
+  });
+}
+
+void CheckpointKeeper::enqueue(std::function<void()> task) {
+  background_->enqueue([this, task = std::move(task)] {
+    const ScopedThreadRole role(disk_);
+    task();
+  });
+}
+
+void CheckpointKeeper::enqueue_writes() {
+  enqueue([this] {
+    disk_.assert_held();
+    write_frozen();
   });
 }
 
 void CheckpointKeeper::enqueue_change(std::function<void()> change) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++changes_;
   }
-  background_->enqueue([this, change = std::move(change)] {
+  enqueue([this, change = std::move(change)] {
+    disk_.assert_held();
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       --changes_;
     }
     change();
@@ -190,7 +213,7 @@ void CheckpointKeeper::enqueue_change(std::function<void()> change) {
 
 /// Nothing: none waits, or others have their turn first.
 std::optional<CheckpointKeeper::Waiting> CheckpointKeeper::next_frozen() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (frozen_.empty() || changes_ > 0) return std::nullopt;
   Waiting next = std::move(frozen_.front());
   frozen_.pop_front();
@@ -212,16 +235,17 @@ void CheckpointKeeper::write_frozen() {
     (void)store(next->snapshot, view);
   }
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     writes_frozen_ = !frozen_.empty();
     if (!writes_frozen_) return;
   }
-  background_->enqueue([this] { write_frozen(); });
+  enqueue_writes();
 }
 
 void CheckpointKeeper::put(SnapshotId snapshot, StoredChunk piece, WriteCallback done) {
   auto shared = std::make_shared<const StoredChunk>(std::move(piece));
-  background_->enqueue([this, snapshot, shared, done = std::move(done)] {
+  enqueue([this, snapshot, shared, done = std::move(done)] {
+    disk_.assert_held();
     absl::Status status = admit(snapshot);
     if (status.ok()) {
       status = store(snapshot, {shared->piece, shared->version, shared->parameters, shared->state0,
@@ -235,10 +259,11 @@ void CheckpointKeeper::put(SnapshotId snapshot, StoredChunk piece, WriteCallback
 
 void CheckpointKeeper::expect(SnapshotId snapshot) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     expected_ = snapshot;
   }
   enqueue_change([this, snapshot] {
+    disk_.assert_held();
     if (snapshot_epoch(snapshot) != epoch_) return;
     if (!progress_.is_gone(snapshot)) {
       progress_.make_room(snapshot);
@@ -253,6 +278,7 @@ void CheckpointKeeper::expect(SnapshotId snapshot) {
 
 void CheckpointKeeper::forget(SnapshotId snapshot) {
   enqueue_change([this, snapshot] {
+    disk_.assert_held();
     cached_ = nullptr;
     const bool is_of_epoch = snapshot_epoch(snapshot) == epoch_;
     const bool was_sealed = is_of_epoch && progress_.is_sealed(snapshot);
@@ -285,7 +311,8 @@ void CheckpointKeeper::report(SnapshotId snapshot, const absl::Status& status, s
 }
 
 void CheckpointKeeper::read(SnapshotId snapshot, PieceId piece, ReadCallback done) {
-  background_->enqueue([this, snapshot, piece, done = std::move(done)] {
+  enqueue([this, snapshot, piece, done = std::move(done)] {
+    disk_.assert_held();
     if (cached_ == nullptr || cached_of_ != snapshot || cached_->piece != piece) {
       cached_ = nullptr;
       absl::StatusOr<StoredChunk> chunk = store_->get(snapshot, piece);
@@ -303,7 +330,8 @@ void CheckpointKeeper::read(SnapshotId snapshot, PieceId piece, ReadCallback don
 // ---- whose the snapshots are ----
 
 void CheckpointKeeper::remember_owner_in(std::filesystem::path file) {
-  background_->enqueue([this, file = std::move(file)] {
+  enqueue([this, file = std::move(file)] {
+    disk_.assert_held();
     remove_leftovers(file);
     absl::StatusOr<std::string> owner = read_store_owner(file);
     if (!owner.ok()) {
@@ -322,7 +350,10 @@ void CheckpointKeeper::remember_owner() {
 }
 
 void CheckpointKeeper::keep_only(WantedSnapshots wanted) {
-  background_->enqueue([this, wanted = std::move(wanted)] { keep_only_now(wanted); });
+  enqueue([this, wanted = std::move(wanted)] {
+    disk_.assert_held();
+    keep_only_now(wanted);
+  });
 }
 
 void CheckpointKeeper::keep_only_now(const WantedSnapshots& wanted) {
@@ -347,17 +378,17 @@ void CheckpointKeeper::keep_only_now(const WantedSnapshots& wanted) {
 
 absl::Status CheckpointKeeper::hold_state(SnapshotId snapshot, std::vector<float> state) {
   auto shared = std::make_shared<const std::vector<float>>(std::move(state));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return states_.hold(snapshot, std::move(shared));
 }
 
 HeldStates::State CheckpointKeeper::held_state(SnapshotId snapshot) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return states_.find(snapshot);
 }
 
 std::optional<CheckpointKeeper::StateRange> CheckpointKeeper::held_states() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (states_.empty()) return std::nullopt;
   return StateRange{.oldest = states_.oldest(), .newest = states_.newest()};
 }
@@ -365,7 +396,7 @@ std::optional<CheckpointKeeper::StateRange> CheckpointKeeper::held_states() {
 absl::Status CheckpointKeeper::put_held_state(SnapshotId snapshot, PieceId piece) {
   StoredChunk stored{.piece = piece, .version = snapshot_iteration(snapshot)};
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const HeldStates::State state = states_.find(snapshot);
     if (state == nullptr && !states_.empty()) {
       return absl::NotFoundError(absl::StrCat("worker 0's own state of version ",

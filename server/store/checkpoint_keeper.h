@@ -22,13 +22,14 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/mutex.h"
+#include "common/base/thread_roles.h"
 #include "common/probes/node_probe.h"
 #include "common/transport/background.h"
 #include "common/wire/snapshot.h"
@@ -114,57 +115,63 @@ class CheckpointKeeper {
     FrozenChunk chunk;
   };
 
-  void change_epoch(Epoch epoch, std::size_t pieces, ResultCallback on_result);
+  void change_epoch(Epoch epoch, std::size_t pieces, ResultCallback on_result)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_);
+  void enqueue(std::function<void()> task);
+  void enqueue_writes();
   void enqueue_change(std::function<void()> change);
-  void write_frozen();
+  void write_frozen() ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_);
   std::optional<Waiting> next_frozen();
-  void remove_now(SnapshotId snapshot);
-  void remove_left_overs();
-  void remove_own(SnapshotId snapshot);
-  void keep_only_now(const WantedSnapshots& wanted);
-  void remember_owner();
-  void show_store();
-  absl::Status admit(SnapshotId snapshot);
-  absl::Status store(SnapshotId snapshot, const ChunkView& chunk);
+  void remove_now(SnapshotId snapshot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_);
+  void remove_left_overs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_);
+  void remove_own(SnapshotId snapshot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_);
+  void keep_only_now(const WantedSnapshots& wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_);
+  void remember_owner() ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_);
+  void show_store() ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_);
+  absl::Status admit(SnapshotId snapshot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_);
+  absl::Status store(SnapshotId snapshot, const ChunkView& chunk)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_);
   /// Tells the probe of a piece, or of the sealing.
   void wrote(SnapshotId snapshot, Nanoseconds since, std::optional<PieceId> piece,
-             std::int64_t bytes);
-  void fail(SnapshotId snapshot, const absl::Status& status);
-  void report(SnapshotId snapshot, const absl::Status& status, std::int64_t bytes);
+             std::int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_);
+  void fail(SnapshotId snapshot, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_);
+  void report(SnapshotId snapshot, const absl::Status& status, std::int64_t bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_);
 
   Background* const background_;
   const std::shared_ptr<NodeProbe> probe_;
 
-  // Used by background tasks only.
-  const std::unique_ptr<ChunkStore> store_;
-  Epoch epoch_;
-  SnapshotProgress progress_;
+  ThreadRole disk_;  ///< of the tasks that the background runs
+  const std::unique_ptr<ChunkStore> store_ ABSL_PT_GUARDED_BY(disk_);
+  Epoch epoch_ ABSL_GUARDED_BY(disk_);
+  SnapshotProgress progress_ ABSL_GUARDED_BY(disk_);
   /// Snapshots with the number of the current or last epoch that existed when it began: they belong
   /// to another coordinator, whose epochs have the same numbers.
-  std::set<SnapshotId> of_others_;
-  std::filesystem::path owner_file_;  ///< "": unwanted snapshots are not removed
-  StoreOwner owner_;
-  absl::Status owner_status_;  ///< not OK: the file's content is not valid
-  ResultCallback on_result_;
-  std::vector<Started> started_;    ///< open snapshots
-  std::set<SnapshotId> left_over_;  ///< whose removal failed
-  SnapshotId cached_of_;            ///< of the piece read last: its slots are asked for one by one
-  std::shared_ptr<const StoredChunk> cached_;
+  std::set<SnapshotId> of_others_ ABSL_GUARDED_BY(disk_);
+  std::filesystem::path owner_file_
+      ABSL_GUARDED_BY(disk_);  ///< "": unwanted snapshots are not removed
+  StoreOwner owner_ ABSL_GUARDED_BY(disk_);
+  absl::Status owner_status_ ABSL_GUARDED_BY(disk_);  ///< not OK: the file's content is not valid
+  ResultCallback on_result_ ABSL_GUARDED_BY(disk_);
+  std::vector<Started> started_ ABSL_GUARDED_BY(disk_);    ///< open snapshots
+  std::set<SnapshotId> left_over_ ABSL_GUARDED_BY(disk_);  ///< whose removal failed
+  SnapshotId cached_of_
+      ABSL_GUARDED_BY(disk_);  ///< of the piece read last: its slots are asked for one by one
+  std::shared_ptr<const StoredChunk> cached_ ABSL_GUARDED_BY(disk_);
 
   std::atomic<std::uint64_t> newest_epoch_{0};
 
-  std::mutex mutex_;
-  /// Wait for the disk; under mutex_. Other tasks are bounded by the windows of the streams that
+  Mutex mutex_;
+  /// Wait for the disk. Other tasks are bounded by the windows of the streams that
   /// they come from.
-  std::deque<Waiting> frozen_;
-  std::map<SnapshotId, std::size_t> queued_chunks_;  ///< how many of each; under mutex_
-  SnapshotId expected_;                              ///< always has room; under mutex_
-  bool writes_frozen_ = false;  ///< a task to write frozen_ is queued; under mutex_
+  std::deque<Waiting> frozen_ ABSL_GUARDED_BY(mutex_);
+  std::map<SnapshotId, std::size_t> queued_chunks_ ABSL_GUARDED_BY(mutex_);  ///< how many of each
+  SnapshotId expected_ ABSL_GUARDED_BY(mutex_);                              ///< always has room
+  bool writes_frozen_ ABSL_GUARDED_BY(mutex_) = false;  ///< a task to write frozen_ is queued
   /// Number of queued tasks that may make chunks unwanted; no chunk is written until they have run.
-  /// Under mutex_.
-  std::size_t changes_ = 0;
-  HeldStates states_;  ///< under mutex_
-  GaugePart queue_;    ///< all of frozen_; under mutex_
+  std::size_t changes_ ABSL_GUARDED_BY(mutex_) = 0;
+  HeldStates states_ ABSL_GUARDED_BY(mutex_);
+  GaugePart queue_ ABSL_GUARDED_BY(mutex_);  ///< all of frozen_
 };
 
 }  // namespace poseidon

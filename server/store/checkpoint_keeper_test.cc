@@ -1,8 +1,8 @@
 #include "server/store/checkpoint_keeper.h"
+#include "common/base/mutex.h"
 
 #include <filesystem>
 #include <future>
-#include <mutex>
 #include <optional>
 #include <set>
 
@@ -25,16 +25,16 @@ SnapshotId at(Iteration iteration) { return snapshot_id(kEpoch, iteration); }
 class TroubledStore final : public ChunkStore {
  public:
   struct Trouble {
-    std::mutex gate;                 ///< held: the disk stands still
-    std::vector<std::uint32_t> put;  ///< pieces, in order; under gate
+    Mutex gate;                                            ///< held: the disk stands still
+    std::vector<std::uint32_t> put ABSL_GUARDED_BY(gate);  ///< pieces, in order
     std::atomic<bool> full{false};
     std::atomic<bool> keeps{false};  ///< removes nothing
-    std::mutex mutex;
-    std::set<SnapshotId> removed;  ///< under mutex
+    Mutex mutex;
+    std::set<SnapshotId> removed;  ///< under mutex; tests read it when all is quiet, too
   };
   explicit TroubledStore(Trouble* trouble) : trouble_(trouble) {}
   absl::Status put(SnapshotId snapshot, const ChunkView& chunk) override {
-    const std::lock_guard lock(trouble_->gate);
+    const MutexLock lock(trouble_->gate);
     trouble_->put.push_back(chunk.piece.value());
     if (trouble_->full) return absl::ResourceExhaustedError("/data: no space left on device");
     return inner_.put(snapshot, chunk);
@@ -45,7 +45,7 @@ class TroubledStore final : public ChunkStore {
   }
   absl::StatusOr<std::vector<SnapshotId>> list() override { return inner_.list(); }
   absl::Status remove(SnapshotId snapshot) override {
-    const std::lock_guard lock(trouble_->mutex);
+    const MutexLock lock(trouble_->mutex);
     if (trouble_->keeps) return absl::InternalError("/data: input/output error");
     trouble_->removed.insert(snapshot);
     return inner_.remove(snapshot);
@@ -62,7 +62,7 @@ class KeeperTest : public ::testing::Test {
   KeeperTest()
       : keeper_(std::make_unique<TroubledStore>(&trouble_), &background_.emplace(), probe_) {
     keeper_.begin(kEpoch, 2, [this](const SnapshotResult& result) {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       results_.push_back(result);
     });
   }
@@ -99,13 +99,13 @@ class KeeperTest : public ::testing::Test {
     for (int times = 0; times < 2; ++times) (void)read(at(0), 0);
   }
   std::vector<SnapshotResult> results() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return results_;
   }
 
   TroubledStore::Trouble trouble_;
-  std::mutex mutex_;
-  std::vector<SnapshotResult> results_;
+  Mutex mutex_;
+  std::vector<SnapshotResult> results_ ABSL_GUARDED_BY(mutex_);
   const std::shared_ptr<NodeProbe> probe_ = std::make_shared<NodeProbe>();
   std::optional<BackgroundThread> background_;
   CheckpointKeeper keeper_;
@@ -157,7 +157,7 @@ TEST_F(KeeperTest, WhatHasTheSameNumberAndIsAnotherCoordinatorsStays) {
   EXPECT_EQ(keeper_.newest_epoch(), kEpoch);
   // A coordinator with a state directory of its own comes to the same epoch.
   keeper_.begin(kEpoch, 2, [this](const SnapshotResult& result) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     results_.push_back(result);
   });
   EXPECT_FALSE(give(at(10), 1, 2.0f).ok());
@@ -180,7 +180,7 @@ TEST_F(KeeperTest, WhatHasTheSameNumberAndIsAnotherCoordinatorsStays) {
 TEST_F(KeeperTest, ADiskThatStandsStillHoldsTwoSnapshotsAndNoMore) {
   std::weak_ptr<float> third;
   {
-    const std::lock_guard still(trouble_.gate);
+    const MutexLock still(trouble_.gate);
     for (const Iteration version : {10, 20}) {
       keeper_.put(at(version), chunk(0, version, 1.0f));
       keeper_.put(at(version), chunk(1, version, 1.0f));
@@ -205,7 +205,7 @@ TEST_F(KeeperTest, ADiskThatStandsStillHoldsTwoSnapshotsAndNoMore) {
 /// with the disk.
 TEST_F(KeeperTest, WhatIsSavedFromMemoryDoesNotFailForOthers) {
   {
-    const std::lock_guard still(trouble_.gate);
+    const MutexLock still(trouble_.gate);
     keeper_.put(at(20), chunk(0, 20, 1.0f));
     keeper_.put(at(20), chunk(1, 20, 1.0f));
     keeper_.put(at(40), chunk(0, 40, 1.0f));  // it never gets whole
@@ -353,7 +353,7 @@ TEST_F(KeeperTest, RemovesWhatIsNotWantedAnyMore) {
 
 TEST_F(KeeperTest, OthersHaveTheirTurnWhileAShardIsWritten) {
   keeper_.begin(kEpoch, 5, nullptr);
-  std::unique_lock disk(trouble_.gate);
+  MutexLock disk(trouble_.gate);
   for (std::uint32_t id = 0; id < 4; ++id) keeper_.put(at(10), large_chunk(id, 10));
   keeper_.put(at(10), {.piece = PieceId(9), .parameters = {1.0f}},
               [](const absl::Status& status) { EXPECT_TRUE(status.ok()) << status; });
@@ -364,7 +364,7 @@ TEST_F(KeeperTest, OthersHaveTheirTurnWhileAShardIsWritten) {
 }
 
 TEST_F(KeeperTest, WhatWaitsOfAnEpochThatIsOverIsNotWritten) {
-  std::unique_lock disk(trouble_.gate);
+  MutexLock disk(trouble_.gate);
   for (std::uint32_t id = 0; id < 4; ++id) keeper_.put(at(10), large_chunk(id, 10));
   ASSERT_TRUE(testing_support::eventually(
       [this] { return probe_->value(NodeGauge::kCheckpointQueue) == 3; }));
@@ -384,7 +384,7 @@ TEST_F(KeeperTest, WhatTheDiskDidNotLetGoIsRemovedLater) {
   trouble_.keeps = false;
   for (const std::uint32_t id : {0, 1}) ASSERT_TRUE(give(at(20), id, 1.0f).ok());
   settle();
-  const std::lock_guard lock(trouble_.mutex);
+  const MutexLock lock(trouble_.mutex);
   EXPECT_TRUE(trouble_.removed.contains(at(10)));
   EXPECT_FALSE(trouble_.removed.contains(at(20)));
 }

@@ -79,7 +79,7 @@ CheckpointGiver::~CheckpointGiver() {
 void CheckpointGiver::save_at(Iteration version) {
   if (of_layer_.empty() && own_state_.empty()) return;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (version > newest_) {
       asked_.insert(version);
       return;
@@ -89,7 +89,6 @@ void CheckpointGiver::save_at(Iteration version) {
           MissingPart::kTooLate);
 }
 
-/// Under the mutex.
 bool CheckpointGiver::is_due(Iteration version) {
   if (version > newest_) {
     newest_ = version;
@@ -104,7 +103,7 @@ bool CheckpointGiver::is_due(Iteration version) {
 bool CheckpointGiver::begin(Iteration version) {
   bool told = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!is_due(version)) return false;
     if (under_way_.contains(version) || under_way_.size() < kMaxVersionsUnderWay) {
       ++under_way_[version];
@@ -177,7 +176,7 @@ absl::Status CheckpointGiver::layer_at(LayerIndex layer, Iteration version) {
   }
   const auto given = of_layer_.find(layer.value());
   if (given == of_layer_.end()) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     (void)is_due(version);  // notes how far training is
     return absl::OkStatus();
   }
@@ -256,7 +255,7 @@ absl::Status CheckpointGiver::give_held(Iteration version, const std::set<Worker
   }
   if (requests.empty()) return absl::OkStatus();
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++under_way_[version];
     failed_versions_.erase(version);  // of an earlier attempt
   }
@@ -265,7 +264,7 @@ absl::Status CheckpointGiver::give_held(Iteration version, const std::set<Worker
 }
 
 bool CheckpointGiver::wants_own_state(Iteration version) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const bool due = is_due(version);
   return due && !own_state_.empty();
 }
@@ -296,7 +295,7 @@ void CheckpointGiver::send(Iteration version, std::vector<StoreRequest> requests
 void CheckpointGiver::settled(Iteration version, const absl::Status& status) {
   bool tell = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (--under_way_[version] == 0) under_way_.erase(version);
     tell = !status.ok() && failed_versions_.insert(version).second;
   }

@@ -20,12 +20,12 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "common/checkpoint/checkpoint.h"
 #include "common/checkpoint/store_client.h"
 #include "sync/states/factor_state.h"
@@ -102,7 +102,7 @@ class CheckpointGiver {
   /// Those end to end, as they are or as they are kept.
   absl::StatusOr<std::shared_ptr<std::vector<float>>> read(const CheckpointPiece& piece,
                                                            bool as_kept) const;
-  bool is_due(Iteration version);
+  bool is_due(Iteration version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool begin(Iteration version);
   void send(Iteration version, std::vector<StoreRequest> requests);
   void settled(Iteration version, const absl::Status& status);
@@ -127,11 +127,11 @@ class CheckpointGiver {
   std::map<std::uint32_t, std::vector<Given>> of_layer_;  ///< by LayerIndex
   std::vector<Given> own_state_;                          ///< one, on worker 0
 
-  std::mutex mutex_;       ///< guards all below
-  Iteration newest_ = -1;  ///< highest version that anything has reached
-  std::set<Iteration> asked_;
-  std::map<Iteration, std::size_t> under_way_;  ///< transfers by version
-  std::set<Iteration> failed_versions_;         ///< told once; the last few
+  Mutex mutex_;
+  Iteration newest_ ABSL_GUARDED_BY(mutex_) = -1;  ///< highest version that anything has reached
+  std::set<Iteration> asked_ ABSL_GUARDED_BY(mutex_);
+  std::map<Iteration, std::size_t> under_way_ ABSL_GUARDED_BY(mutex_);  ///< transfers by version
+  std::set<Iteration> failed_versions_ ABSL_GUARDED_BY(mutex_);         ///< told once; the last few
 
   std::shared_ptr<Transfers> transfers_;
 };

@@ -24,7 +24,7 @@ absl::Status StateReader::read(std::vector<StoreRequest> requests) {
     reading->transfer->start(std::move(*shared),
                              [this, reading = reading.get()](const absl::Status& end) {
                                // Words of its own: how absl shares them no race detector sees.
-                               const std::lock_guard lock(mutex_);
+                               const MutexLock lock(mutex_);
                                reading->end = reworded(end, end.message());
                                changed_.notify_all();
                              });
@@ -32,8 +32,10 @@ absl::Status StateReader::read(std::vector<StoreRequest> requests) {
   absl::Status status;
   {
     // The transfer has a deadline of its own.
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return reading->end || !cancelled_.ok(); });
+    MutexLock lock(mutex_);
+    changed_.wait(mutex_, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return reading->end || !cancelled_.ok();
+    });
     status = reading->end ? *std::move(reading->end) : cancelled_;
   }
   auto ended = std::make_shared<std::promise<void>>();  // outlives set_value on the loop
@@ -56,15 +58,16 @@ absl::Status StateReader::read_held(const std::string& address, Epoch epoch, Ite
   for (Nanoseconds waited{0}; waited < options_.give_up_after; waited += options_.pause) {
     status = read({request});
     if (!absl::IsNotFound(status)) return status;
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, options_.pause, [this] { return !cancelled_.ok(); });
+    MutexLock lock(mutex_);
+    changed_.wait_for(mutex_, options_.pause,
+                      [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !cancelled_.ok(); });
   }
   return absl::DeadlineExceededError(absl::StrFormat(
       "after %.1f s: %s; is worker 0 there?", seconds(options_.give_up_after), status.message()));
 }
 
 void StateReader::cancel(const absl::Status& reason) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (cancelled_.ok()) cancelled_ = reason;
   changed_.notify_all();
 }

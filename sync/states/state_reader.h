@@ -10,14 +10,13 @@
 // Threads: the calls wait on the job's thread, one at a time; cancel on any. Transfers live on the
 // loop.
 
-#include <condition_variable>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "common/base/clock.h"
+#include "common/base/mutex.h"
 #include "common/checkpoint/checkpoint.h"
 #include "common/checkpoint/store_client.h"
 
@@ -60,9 +59,9 @@ class StateReader {
   Transport* const stores_;
   const StateReaderOptions options_;
 
-  std::mutex mutex_;  ///< guards all below
-  std::condition_variable changed_;
-  absl::Status cancelled_;
+  Mutex mutex_;
+  CondVar changed_;
+  absl::Status cancelled_ ABSL_GUARDED_BY(mutex_);
 };
 
 /// Running statistics that came over the network, into memory of a known size; DATA_LOSS for

@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "common/base/mutex.h"
 #include "common/tensor/aligned_buffer.h"
 
 namespace poseidon {
@@ -13,16 +14,17 @@ struct StateSender::Shared {
   std::unique_ptr<StoreTransfer> transfer;  ///< the loop's; null before the first, and at the end
   bool closed = false;                      ///< the loop's
 
-  std::mutex mutex;  ///< guards all below
-  std::condition_variable changed;
-  std::map<std::string, Iteration> held;  ///< by address: newest version that is there
-  absl::Status failure;
+  Mutex mutex;
+  CondVar changed;
+  std::map<std::string, Iteration> held
+      ABSL_GUARDED_BY(mutex);  ///< by address: newest version that is there
+  absl::Status failure ABSL_GUARDED_BY(mutex);
 
   std::function<void()> on_change;  ///< never changes
 
   void stop(const absl::Status& status) {
     {
-      const std::lock_guard lock(mutex);
+      const MutexLock lock(mutex);
       if (failure.ok()) failure = status;
       changed.notify_all();
     }
@@ -30,14 +32,13 @@ struct StateSender::Shared {
   }
   void stored(const std::string& address, Iteration version) {
     {
-      const std::lock_guard lock(mutex);
+      const MutexLock lock(mutex);
       held[address] = version;
       changed.notify_all();
     }
     if (on_change) on_change();
   }
-  /// Under mutex.
-  bool all_hold(Iteration version) const {
+  bool all_hold(Iteration version) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     return std::all_of(held.begin(), held.end(),
                        [version](const auto& entry) { return entry.second >= version; });
   }
@@ -90,14 +91,16 @@ void StateSender::send(Iteration version, std::vector<float> state) {
 }
 
 absl::Status StateSender::wait(Iteration version) {
-  std::unique_lock lock(shared_->mutex);
+  MutexLock lock(shared_->mutex);
   // The transfer has a deadline of its own.
-  shared_->changed.wait(lock, [&] { return shared_->all_hold(version) || !shared_->failure.ok(); });
+  shared_->changed.wait(shared_->mutex, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex) {
+    return shared_->all_hold(version) || !shared_->failure.ok();
+  });
   return shared_->all_hold(version) ? absl::OkStatus() : shared_->failure;
 }
 
 absl::StatusOr<bool> StateSender::holds(Iteration version) const {
-  const std::lock_guard lock(shared_->mutex);
+  const MutexLock lock(shared_->mutex);
   if (shared_->all_hold(version)) return true;
   if (!shared_->failure.ok()) return shared_->failure;
   return false;

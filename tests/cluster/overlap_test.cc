@@ -8,11 +8,11 @@
 #include <future>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "common/grpc/grpc_transport.h"
 #include "common/job/job.h"
 #include "gtest/gtest.h"
@@ -62,19 +62,19 @@ class Watch {
     before_[{layer, pass}] = std::move(function);
   }
   int count(const std::string& layer, Pass pass) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return counts_[{layer, pass}];
   }
   void begin(const std::string& layer, Pass pass) {
     if (const auto found = before_.find({layer, pass}); found != before_.end()) found->second();
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++counts_[{layer, pass}];
   }
 
  private:
   std::map<std::pair<std::string, Pass>, std::function<void()>> before_;  ///< before training
-  std::mutex mutex_;
-  std::map<std::pair<std::string, Pass>, int> counts_;  ///< guarded by mutex_
+  Mutex mutex_;
+  std::map<std::pair<std::string, Pass>, int> counts_ ABSL_GUARDED_BY(mutex_);
 };
 
 class WatchedDevice final : public ForwardingDevice {

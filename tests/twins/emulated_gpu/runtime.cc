@@ -13,12 +13,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "tests/twins/emulated_gpu/stream.h"
 
 namespace poseidon::emulated {
@@ -42,17 +42,19 @@ struct Gpu {
   std::set<cudaStream_t> streams;
 };
 struct Machine {
-  std::mutex mutex;
-  std::array<Gpu, kDevices> gpus;
-  Ranges pinned;
-  std::map<std::string, unsigned long> setup_calls;
+  Mutex mutex;
+  std::array<Gpu, kDevices> gpus ABSL_GUARDED_BY(mutex);
+  Ranges pinned ABSL_GUARDED_BY(mutex);
+  std::map<std::string, unsigned long> setup_calls ABSL_GUARDED_BY(mutex);
 };
 /// Never destroyed: memory is given back while the process ends.
 Machine& machine() {
   static Machine* const the = new Machine;
   return *the;
 }
-Gpu& current_gpu() { return machine().gpus[static_cast<std::size_t>(current_device())]; }
+Gpu& current_gpu() ABSL_EXCLUSIVE_LOCKS_REQUIRED(machine().mutex) {
+  return machine().gpus[static_cast<std::size_t>(current_device())];
+}
 
 bool is_device(int device) { return device >= 0 && device < kDevices; }
 
@@ -73,13 +75,13 @@ bool overlaps(const Ranges& ranges, const void* memory, std::size_t bytes) {
 }
 
 bool is_pinned(const void* memory, std::size_t bytes) {
-  const std::lock_guard<std::mutex> lock(machine().mutex);
+  const poseidon::MutexLock lock(machine().mutex);
   return is_within(machine().pinned, memory, bytes);
 }
 
 /// Not in any GPU's memory, and pinned as a whole or not at all.
 bool is_host_memory(const void* memory, std::size_t bytes) {
-  const std::lock_guard<std::mutex> lock(machine().mutex);
+  const poseidon::MutexLock lock(machine().mutex);
   for (const Gpu& gpu : machine().gpus) {
     if (overlaps(gpu.memory, memory, bytes)) return false;
   }
@@ -120,13 +122,13 @@ bool is_usable(cudaStream_t stream) {
 }
 
 void count_setup(const char* call) {
-  const std::lock_guard<std::mutex> lock(machine().mutex);
+  const poseidon::MutexLock lock(machine().mutex);
   ++machine().setup_calls[call];
 }
 
 bool is_device_memory(const void* memory, std::size_t bytes) {
+  const poseidon::MutexLock lock(machine().mutex);
   const Gpu& gpu = current_gpu();
-  const std::lock_guard<std::mutex> lock(machine().mutex);
   return is_within(gpu.memory, memory, bytes);
 }
 
@@ -148,7 +150,7 @@ extern "C" {
 const char* poseidon_emulated_setup_calls() {
   thread_local std::string text;
   text.clear();
-  const std::lock_guard<std::mutex> lock(machine().mutex);
+  const poseidon::MutexLock lock(machine().mutex);
   for (const auto& [call, count] : machine().setup_calls) {
     text += (text.empty() ? "" : ", ") + call + " " + std::to_string(count);
   }
@@ -217,8 +219,8 @@ cudaError_t cudaDeviceGetPCIBusId(char* id, int bytes, int device) {
 // ---- memory ----
 
 cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* all_bytes) {
+  const poseidon::MutexLock lock(machine().mutex);
   const Gpu& gpu = current_gpu();
-  const std::lock_guard<std::mutex> lock(machine().mutex);
   *free_bytes = kDeviceBytes - gpu.used;
   *all_bytes = kDeviceBytes;
   return cudaSuccess;
@@ -227,8 +229,8 @@ cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* all_bytes) {
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   count_setup("cudaMalloc");
   if (memory == nullptr) return told(cudaErrorInvalidValue);
+  const poseidon::MutexLock lock(machine().mutex);
   Gpu& gpu = current_gpu();
-  const std::lock_guard<std::mutex> lock(machine().mutex);
   if (bytes > kDeviceBytes - gpu.used) return told(cudaErrorMemoryAllocation);
   // Exactly as many bytes as were asked for, so that AddressSanitizer sees who goes beyond.
   void* made = nullptr;
@@ -247,7 +249,7 @@ cudaError_t cudaFree(void* memory) {
   if (memory == nullptr) return cudaSuccess;
   std::vector<std::shared_ptr<Record>> records;
   {
-    const std::lock_guard<std::mutex> lock(machine().mutex);
+    const poseidon::MutexLock lock(machine().mutex);
     const auto begin = reinterpret_cast<std::uintptr_t>(memory);
     auto& gpus = machine().gpus;
     const auto gpu =
@@ -265,7 +267,7 @@ cudaError_t cudaFree(void* memory) {
 cudaError_t cudaHostRegister(void* memory, std::size_t bytes, unsigned) {
   count_setup("cudaHostRegister");
   static_cast<void>(current_device());
-  const std::lock_guard<std::mutex> lock(machine().mutex);
+  const poseidon::MutexLock lock(machine().mutex);
   if (bytes == 0) return told(cudaErrorInvalidValue);
   if (overlaps(machine().pinned, memory, bytes)) return told(cudaErrorHostMemoryAlreadyRegistered);
   machine().pinned[reinterpret_cast<std::uintptr_t>(memory)] = bytes;
@@ -275,7 +277,7 @@ cudaError_t cudaHostRegister(void* memory, std::size_t bytes, unsigned) {
 cudaError_t cudaHostUnregister(void* memory) {
   count_setup("cudaHostUnregister");
   static_cast<void>(current_device());
-  const std::lock_guard<std::mutex> lock(machine().mutex);
+  const poseidon::MutexLock lock(machine().mutex);
   return machine().pinned.erase(reinterpret_cast<std::uintptr_t>(memory)) == 1
              ? cudaSuccess
              : told(cudaErrorHostMemoryNotRegistered);
@@ -339,10 +341,9 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   count_setup("cudaStreamCreate");
   if (flags != cudaStreamNonBlocking)
     return told(cudaErrorInvalidValue);  // tied to the default one
-  Gpu& gpu = current_gpu();
   *stream = new CUstream_st(current_device());
-  const std::lock_guard<std::mutex> lock(machine().mutex);
-  gpu.streams.insert(*stream);
+  const poseidon::MutexLock lock(machine().mutex);
+  current_gpu().streams.insert(*stream);
   return cudaSuccess;
 }
 
@@ -351,7 +352,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   static_cast<void>(current_device());
   if (!is_usable(stream)) return told(cudaErrorInvalidResourceHandle);
   {
-    const std::lock_guard<std::mutex> lock(machine().mutex);
+    const poseidon::MutexLock lock(machine().mutex);
     auto& gpus = machine().gpus;
     if (std::none_of(gpus.begin(), gpus.end(), [&](Gpu& g) { return g.streams.erase(stream); })) {
       return told(cudaErrorInvalidResourceHandle);
@@ -371,7 +372,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   if (!is_usable(stream) || event == nullptr) return told(cudaErrorInvalidResourceHandle);
   std::shared_ptr<Record> record;
   {
-    const std::lock_guard<std::mutex> lock(event->mutex);
+    const poseidon::MutexLock lock(event->mutex);
     record = event->last;
   }
   if (record != nullptr) stream->push([record] { wait_for(*record); });
@@ -403,7 +404,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     return told(cudaErrorInvalidResourceHandle);
   }
   if (event->times) ++timing_calls;
-  const std::lock_guard<std::mutex> lock(event->mutex);
+  const poseidon::MutexLock lock(event->mutex);
   event->last = stream->record();
   return cudaSuccess;
 }
@@ -412,7 +413,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   static_cast<void>(current_device());
   if (event == nullptr) return told(cudaErrorInvalidResourceHandle);
   {
-    const std::lock_guard<std::mutex> lock(event->mutex);
+    const poseidon::MutexLock lock(event->mutex);
     if (event->last == nullptr || event->last->is_done()) {
       return cudaSuccess;
     }
@@ -429,7 +430,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
   std::shared_ptr<Record> records[2];
   for (int i = 0; i < 2; ++i) {  // they may be one
     const cudaEvent_t event = i == 0 ? begin : end;
-    const std::lock_guard<std::mutex> lock(event->mutex);
+    const poseidon::MutexLock lock(event->mutex);
     records[i] = event->last;
     if (records[i] == nullptr) return told(cudaErrorInvalidResourceHandle);
     if (!records[i]->is_done()) return told(cudaErrorNotReady);

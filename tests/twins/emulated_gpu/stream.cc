@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "common/base/mutex.h"
 #include "tests/twins/emulated_gpu/grid.h"
 
 namespace {
@@ -52,7 +53,7 @@ void CUstream_st::push(std::function<void()> task) {
   auto* const node = new Node;
   node->task = std::move(task);
   {
-    const std::lock_guard<std::mutex> lock(push_mutex_);
+    const poseidon::MutexLock lock(push_mutex_);
     newest_->next.store(node, std::memory_order_release);
     newest_ = node;
     pushed_.fetch_add(1, std::memory_order_relaxed);

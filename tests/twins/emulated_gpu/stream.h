@@ -12,8 +12,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
+
+#include "common/base/mutex.h"
 
 namespace poseidon::emulated {
 
@@ -56,8 +57,8 @@ struct CUstream_st {
   const int device_;
   // The thread only takes: it tells those who push nothing of how far it is, lest that order what
   // nobody has asked to be ordered.
-  std::mutex push_mutex_;
-  Node* newest_;
+  poseidon::Mutex push_mutex_;
+  Node* newest_ ABSL_GUARDED_BY(push_mutex_);
   Node* oldest_;   ///< the thread's; done, or the first of all
   sem_t waiting_;  ///< POSIX's, as for Record
   std::atomic<std::uint64_t> pushed_{0}, finished_{0};
@@ -66,8 +67,9 @@ struct CUstream_st {
 };
 
 struct CUevent_st {
-  std::mutex mutex;
-  std::shared_ptr<poseidon::emulated::Record> last;  ///< null: never recorded
+  poseidon::Mutex mutex;
+  std::shared_ptr<poseidon::emulated::Record> last
+      ABSL_GUARDED_BY(mutex);  ///< null: never recorded
   bool times = true;
   int device = 0;
 };

@@ -76,7 +76,7 @@ absl::Status BatchRing::start() {
 BatchRing::~BatchRing() {
   stopping_ = true;
   {
-    const std::lock_guard lock(mutex_);  // so that a thread about to wait does not miss the word
+    const MutexLock lock(mutex_);  // so that a thread about to wait does not miss the word
   }
   changed_.notify_all();
   for (std::thread& thread : threads_) thread.join();
@@ -84,12 +84,14 @@ BatchRing::~BatchRing() {
 
 absl::StatusOr<const Batch*> BatchRing::next(Milliseconds timeout) {
   const auto start = std::chrono::steady_clock::now();
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   // The slot handed out by the last successful call is the caller's until now.
   released_ = taken_;
   changed_.notify_all();
-  const bool is_ready = changed_.wait_until(
-      lock, start + timeout, [this] { return produced_ > taken_ || taken_ >= failed_batch_; });
+  const bool is_ready =
+      changed_.wait_until(mutex_, start + timeout, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return produced_ > taken_ || taken_ >= failed_batch_;
+      });
   const auto waited = std::chrono::steady_clock::now() - start;
   if (probe_ != nullptr) {
     probe_->stalled(static_cast<std::uint64_t>(
@@ -109,7 +111,7 @@ absl::StatusOr<const Batch*> BatchRing::next(Milliseconds timeout) {
 }
 
 const Batch* BatchRing::peek() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return produced_ > taken_ ? &slot_of(taken_).batch : nullptr;
 }
 
@@ -133,9 +135,9 @@ std::uint64_t BatchRing::position_of(std::uint64_t batch, std::int64_t i) const 
 
 /// Waits until there is something to do; false when there never will be.
 bool BatchRing::take(Piece& piece) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   // Woken by next() and by the destructor, one of which comes: no deadline needed.
-  changed_.wait(lock, [&] {
+  changed_.wait(mutex_, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return stopping_ || failed_batch_ != kNever || next_batch_ < released_ + slots_.size();
   });
   if (stopping_ || failed_batch_ != kNever) return false;
@@ -178,7 +180,7 @@ void BatchRing::work(SampleReader& reader) {
     for (const std::int64_t index : piece.ahead) dataset_->will_read(index);
     const absl::Status status = fill(reader, piece);
     if (stopping_) return;
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (status.ok()) {
       slot_of(piece.batch).missing -= static_cast<std::int64_t>(piece.indices.size());
     } else if (piece.batch < failed_batch_) {

@@ -6,17 +6,16 @@
 // Calls: worker/data/feed/sample_reader.h.
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
+#include "common/base/mutex.h"
 #include "common/probes/data_probe.h"
 #include "worker/data/batch.h"
 #include "worker/data/feed/sample_reader.h"
@@ -89,7 +88,7 @@ class BatchRing {
   std::uint64_t in_pass(std::uint64_t batch) const;
   std::int64_t valid_samples(std::uint64_t batch) const;
   std::uint64_t position_of(std::uint64_t batch, std::int64_t i) const;
-  std::uint64_t position_ahead() const;
+  std::uint64_t position_ahead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool take(Piece& piece);
   void begin_batch(std::uint64_t number);
   void work(SampleReader& reader);
@@ -108,19 +107,19 @@ class BatchRing {
   std::vector<Slot> slots_;
 
   std::atomic<bool> stopping_{false};
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  // Guarded by mutex_. Numbers of batches: released_ <= taken_ <= produced_ <= next_batch_ + 1 <=
+  Mutex mutex_;
+  CondVar changed_;
+  // Numbers of batches: released_ <= taken_ <= produced_ <= next_batch_ + 1 <=
   // released_ + slots + 1; no batch from failed_batch_ on is produced.
-  Sampler sampler_;
-  Sampler ahead_;
-  std::uint64_t next_batch_ = 0;  ///< what is taken next, and where in it
-  std::int64_t next_sample_ = 0;
-  std::uint64_t produced_ = 0;
-  std::uint64_t taken_ = 0;
-  std::uint64_t released_ = 0;
-  std::uint64_t failed_batch_ = kNever;
-  absl::Status failure_;
+  Sampler sampler_ ABSL_GUARDED_BY(mutex_);
+  Sampler ahead_ ABSL_GUARDED_BY(mutex_);
+  std::uint64_t next_batch_ ABSL_GUARDED_BY(mutex_) = 0;  ///< what is taken next, and where in it
+  std::int64_t next_sample_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::uint64_t produced_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::uint64_t taken_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::uint64_t released_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::uint64_t failed_batch_ ABSL_GUARDED_BY(mutex_) = kNever;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
 
   std::vector<std::thread> threads_;
 };

@@ -1,10 +1,9 @@
 #include "worker/data/feed/batches.h"
+#include "common/base/mutex.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
@@ -43,25 +42,27 @@ class GatedDataset final : public DatasetAround {
  public:
   explicit GatedDataset(std::int64_t size) : DatasetAround(numbered(size)) {}
   absl::Status read(std::int64_t index, EncodedSample& sample) const override {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, kLong, [this] { return reads_ < allowed_; });
+    MutexLock lock(mutex_);
+    changed_.wait_for(mutex_, kLong,
+                      [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return reads_ < allowed_; });
     ++reads_;
     changed_.notify_all();
     if (broken_.count(index) != 0) return reason_;
     return DatasetAround::read(index, sample);
   }
   void allow(std::int64_t reads) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     allowed_ = reads;
     changed_.notify_all();
   }
   /// Waits until `reads` have been made; false if they do not come.
   bool wait_for_reads(std::int64_t reads, Milliseconds timeout = kLong) const {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, timeout, [&] { return reads_ >= reads; });
+    MutexLock lock(mutex_);
+    return changed_.wait_for(
+        mutex_, timeout, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return reads_ >= reads; });
   }
   std::int64_t reads() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return reads_;
   }
   /// Before the first read.
@@ -73,10 +74,10 @@ class GatedDataset final : public DatasetAround {
  private:
   std::set<std::int64_t> broken_;
   absl::Status reason_;
-  mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
-  mutable std::int64_t reads_ = 0;
-  std::int64_t allowed_ = 1'000'000'000;
+  mutable Mutex mutex_;
+  mutable CondVar changed_;
+  mutable std::int64_t reads_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::int64_t allowed_ ABSL_GUARDED_BY(mutex_) = 1'000'000'000;
 };
 
 DataSpec shuffled() {

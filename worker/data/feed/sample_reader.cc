@@ -18,7 +18,7 @@ CorruptSamples::CorruptSamples(std::shared_ptr<const Dataset> dataset, double ma
       log_(std::move(log)) {}
 
 absl::Status CorruptSamples::add(std::int64_t index, const absl::Status& reason) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!found_.insert(index).second) return absl::OkStatus();
   const std::string text = str_cat(dataset_->sample_name(index), ": ", from_absl(reason.message()));
   if (static_cast<std::int64_t>(found_.size()) > limit_) {
@@ -39,7 +39,7 @@ absl::Status CorruptSamples::add(std::int64_t index, const absl::Status& reason)
 }
 
 void CorruptSamples::never_again(std::int64_t index) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (found_.count(index) == 0) return;
   never_again_.insert(index);
   has_any_ = true;
@@ -47,7 +47,7 @@ void CorruptSamples::never_again(std::int64_t index) {
 
 std::int64_t CorruptSamples::next_candidate(std::int64_t index) const {
   if (!has_any_) return index;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (auto known = never_again_.find(index); known != never_again_.end() && *known == index;
        ++known) {
     ++index;

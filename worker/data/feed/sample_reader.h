@@ -15,12 +15,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <span>
 #include <string>
 
 #include "absl/status/status.h"
+#include "common/base/mutex.h"
 #include "common/probes/data_probe.h"
 #include "worker/data/batch.h"
 #include "worker/data/formats/dataset.h"
@@ -56,10 +56,10 @@ class CorruptSamples {
   const std::int64_t limit_;
   const std::shared_ptr<DataProbe> probe_;
   const Log log_;
-  mutable std::mutex mutex_;
-  std::set<std::int64_t> found_;        ///< guarded by mutex_; at most limit_ + 1
-  std::set<std::int64_t> never_again_;  ///< guarded by mutex_; those of found_
-  std::atomic<bool> has_any_{false};    ///< false for most sets, which saves the lock
+  mutable Mutex mutex_;
+  std::set<std::int64_t> found_ ABSL_GUARDED_BY(mutex_);        ///< at most limit_ + 1
+  std::set<std::int64_t> never_again_ ABSL_GUARDED_BY(mutex_);  ///< those of found_
+  std::atomic<bool> has_any_{false};  ///< false for most sets, which saves the lock
 };
 
 /// Reads samples of one set. Has scratch memory: one thread.

@@ -34,7 +34,7 @@ absl::StatusOr<std::unique_ptr<StagedBatch>> StagedBatch::create(Device* device,
 StagedBatch::~StagedBatch() {
   if (!copier_.joinable()) return;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     is_over_ = true;
   }
   changed_.notify_all();
@@ -46,21 +46,21 @@ std::size_t StagedBatch::pieces() const {
 }
 
 void StagedBatch::copy_batches() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!is_over_) {
-    if (!copy_piece(lock)) changed_.wait(lock);
+    if (!copy_piece()) changed_.wait(mutex_);
   }
 }
 
-bool StagedBatch::copy_piece(std::unique_lock<std::mutex>& lock) {
+bool StagedBatch::copy_piece() {
   if (from_ == nullptr || copied_ == elements_) return false;
   const std::int64_t elements = std::min(kPieceElements, elements_ - copied_);
   const float* const from = from_ + copied_;
   float* const to = static_cast<float*>(host_.get()) + copied_;
   is_reading_ = true;
-  lock.unlock();
+  mutex_.unlock();
   std::memcpy(to, from, static_cast<std::size_t>(elements * kFloatBytes));
-  lock.lock();
+  mutex_.lock();
   is_reading_ = false;
   copied_ += elements;
   changed_.notify_all();
@@ -82,7 +82,7 @@ bool StagedBatch::is_of(const Batch& batch) const {
 void StagedBatch::begin() {
   if (batch_ == nullptr) return;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     from_ = images_;
   }
   changed_.notify_all();
@@ -102,7 +102,7 @@ absl::Status StagedBatch::start_up(std::int64_t copied, StartUpload start) {
 absl::Status StagedBatch::advance() {
   std::int64_t copied = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     copied = copied_;
   }
   return start_up(copied, &Device::start_early_upload);
@@ -113,9 +113,10 @@ absl::Status StagedBatch::complete() { return start_rest(&Device::start_early_up
 absl::Status StagedBatch::start_rest(StartUpload start) {
   if (batch_ == nullptr) return absl::OkStatus();
   {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     POSEIDON_CHECK(from_ != nullptr, "a batch that was begun");
-    changed_.wait(lock, [this] { return copied_ == elements_; });
+    changed_.wait(mutex_,
+                  [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return copied_ == elements_; });
   }
   return start_up(elements_, start);
 }
@@ -123,9 +124,9 @@ absl::Status StagedBatch::start_rest(StartUpload start) {
 // What is on its way up may be on it still: its buffers are those of the next batch, whose pieces
 // are copied when the pass that started it has ended.
 void StagedBatch::rest() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   from_ = nullptr;
-  changed_.wait(lock, [this] { return !is_reading_; });
+  changed_.wait(mutex_, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !is_reading_; });
   batch_ = nullptr;
   copied_ = started_ = 0;
 }

@@ -10,15 +10,14 @@
 // thread copies it piece by piece to pinned memory, and the executor's thread, which queues the
 // pass meanwhile, starts the upload of each piece.
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <thread>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/mutex.h"
 #include "worker/engine/device.h"
 #include "worker/engine/executor.h"
 #include "worker/engine/executor/pass_times.h"
@@ -64,7 +63,7 @@ class StagedBatch {
   /// The thread's.
   void copy_batches();
   /// Whether there is a piece, which it has copied.
-  bool copy_piece(std::unique_lock<std::mutex>& lock);
+  bool copy_piece() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   using StartUpload = absl::Status (Device::*)(void* device, const void* host, std::int64_t bytes,
                                                const CopyMarks& marks);
   absl::Status start_up(std::int64_t copied, StartUpload start);
@@ -80,12 +79,12 @@ class StagedBatch {
   std::uint64_t first_sample_ = 0;  ///< of it, by which it is known again
   std::int64_t started_ = 0;        ///< on their way up
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  const float* from_ = nullptr;  ///< what is being copied; null: nothing
-  std::int64_t copied_ = 0;
-  bool is_reading_ = false;  ///< a piece, without the mutex
-  bool is_over_ = false;
+  Mutex mutex_;
+  CondVar changed_;
+  const float* from_ ABSL_GUARDED_BY(mutex_) = nullptr;  ///< what is being copied; null: nothing
+  std::int64_t copied_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool is_reading_ ABSL_GUARDED_BY(mutex_) = false;  ///< a piece, without the mutex
+  bool is_over_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread copier_;  ///< last: it uses all of the above
 };
 

@@ -6,13 +6,13 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
-#include <mutex>
 #include <system_error>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/tensor/tensor_memory.h"
 #include "spdlog/spdlog.h"
@@ -101,10 +101,10 @@ absl::StatusOr<const DevicePlugin*> load(const std::string& kind) {
 
 // Process-wide, like the loader's own table of libraries that it stands for.
 absl::StatusOr<const DevicePlugin*> loaded(const std::string& kind) {
-  static std::mutex mutex;
+  static Mutex mutex;
   static std::map<std::string, absl::StatusOr<const DevicePlugin*>>* const plugins =
       new std::map<std::string, absl::StatusOr<const DevicePlugin*>>;
-  const std::lock_guard<std::mutex> lock(mutex);
+  const MutexLock lock(mutex);
   auto found = plugins->find(kind);
   if (found == plugins->end()) found = plugins->emplace(kind, load(kind)).first;
   return found->second;
