@@ -59,6 +59,7 @@ SyncClient::SyncClient(Transport* transport, Plan plan, WorkerRank rank,
 SyncClient::~SyncClient() {
   auto closed = std::make_shared<std::promise<void>>();  // outlives set_value on the loop
   transport_->post([this, closed] {
+    loop_.assert_held();
     syncer_.reset();
     closed->set_value();
   });
@@ -66,18 +67,25 @@ SyncClient::~SyncClient() {
 }
 
 void SyncClient::start() {
-  transport_->post([this] { syncer_->start(); });
+  transport_->post([this] {
+    loop_.assert_held();
+    syncer_->start();
+  });
 }
 
 void SyncClient::gradient_ready(LayerIndex layer, Iteration iteration, MicroBatch part) {
+  trainer_.assert_held();
   if (part.is_last()) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     gradient_since_[layer.value()] = std::chrono::steady_clock::now();
   }
   if (goes_by_sfb(layer)) {
     factors_ready(layer, iteration, part);
   } else {
-    transport_->post([this, layer, iteration] { syncer_->gradient_ready(layer, iteration); });
+    transport_->post([this, layer, iteration] {
+      loop_.assert_held();
+      syncer_->gradient_ready(layer, iteration);
+    });
   }
 }
 
@@ -123,8 +131,10 @@ absl::Status SyncClient::publish(LayerIndex layer, Iteration iteration) {
     if (absl::Status status = engine_->fetch_parameters(layer); !status.ok()) return status;
     digest = digest_of(parameters_[layer.value()]);
   }
-  transport_->post(
-      [this, layer, iteration, digest] { syncer_->factors_ready(layer, iteration, digest); });
+  transport_->post([this, layer, iteration, digest] {
+    loop_.assert_held();
+    syncer_->factors_ready(layer, iteration, digest);
+  });
   return absl::OkStatus();
 }
 
@@ -147,7 +157,7 @@ std::optional<LayerIndex> SyncClient::measurable() const {
 
 /// An SFB layer whose next step can be made, `first` if it is one of them.
 std::optional<LayerIndex> SyncClient::steppable(LayerIndex first) const {
-  const auto can = [this](std::size_t l) {
+  const auto can = [this](std::size_t l) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return has_all_factors(l) &&
            (plan_.norm_scope != NormScope::kNetwork || norms_of_ == versions_[l]);
   };
@@ -158,9 +168,9 @@ std::optional<LayerIndex> SyncClient::steppable(LayerIndex first) const {
   return std::nullopt;
 }
 
-absl::Status SyncClient::measure(std::unique_lock<std::mutex>& lock, LayerIndex layer) {
+absl::Status SyncClient::measure(LayerIndex layer) {
   const Iteration iteration = versions_[layer.value()];
-  lock.unlock();
+  mutex_.unlock();
   TraceSpan rebuild{
       .stage = Stage::kRebuild, .begin = now(), .iteration = iteration, .layer = layer};
   absl::StatusOr<std::vector<TensorSquares>> squares =
@@ -183,18 +193,19 @@ absl::Status SyncClient::measure(std::unique_lock<std::mutex>& lock, LayerIndex 
     // Copyable, for the loop's std::function.
     auto shared = std::make_shared<std::vector<TensorSquares>>(*std::move(squares));
     transport_->post([this, layer, iteration, shared] {
+      loop_.assert_held();
       syncer_->layer_measured(layer, iteration, std::move(*shared));
     });
   }
-  lock.lock();
+  mutex_.lock();
   measured_[layer.value()] = iteration;
   return status;
 }
 
-absl::Status SyncClient::step(std::unique_lock<std::mutex>& lock, LayerIndex layer) {
+absl::Status SyncClient::step(LayerIndex layer) {
   const Iteration iteration = versions_[layer.value()];
   const double all_gradients = all_gradients_;
-  lock.unlock();
+  mutex_.unlock();
   absl::Status status = options_.stepping ? options_.stepping(layer, iteration) : absl::OkStatus();
   TraceSpan rebuild{
       .stage = Stage::kRebuild, .begin = now(), .iteration = iteration, .layer = layer};
@@ -204,7 +215,7 @@ absl::Status SyncClient::step(std::unique_lock<std::mutex>& lock, LayerIndex lay
   rebuild.end = now();
   traffic_->node().took(rebuild);
   if (status.ok() && options_.stepped) status = options_.stepped(layer, iteration + 1);
-  lock.lock();
+  mutex_.lock();
   if (status.ok()) set_version(layer, iteration + 1);
   return status;
 }
@@ -224,32 +235,36 @@ std::string SyncClient::awaited_text(LayerIndex layer) {
   }
   auto answer = std::make_shared<std::promise<std::string>>();  // may come after we have left
   std::future<std::string> text = answer->get_future();
-  transport_->post([this, layer, answer] { answer->set_value(syncer_->awaited(layer)); });
+  transport_->post([this, layer, answer] {
+    loop_.assert_held();
+    answer->set_value(syncer_->awaited(layer));
+  });
   return text.wait_for(kAwaitedPatience) == std::future_status::ready ? text.get()
                                                                       : "the other workers";
 }
 
 // ---- waiting ----
 
-absl::Status SyncClient::wait_stepping(std::unique_lock<std::mutex>& lock, LayerIndex layer,
-                                       Waiter waiter, const std::function<bool()>& done) {
+absl::Status SyncClient::wait_stepping(LayerIndex layer, Waiter waiter,
+                                       const std::function<bool()>& done) {
   const auto give_up = std::chrono::steady_clock::now() + options_.wait_timeout;
   while (failure_.ok() && !done()) {
     if (const std::optional<LayerIndex> next = measurable()) {
-      if (absl::Status status = measure(lock, *next); !status.ok()) return status;
+      if (absl::Status status = measure(*next); !status.ok()) return status;
       continue;
     }
     if (const std::optional<LayerIndex> next = steppable(layer)) {
-      if (absl::Status status = step(lock, *next); !status.ok()) return status;
+      if (absl::Status status = step(*next); !status.ok()) return status;
       continue;
     }
     TraceSpan stall{.stage = Stage::kStall,
                     .begin = now(),
                     .iteration = versions_[layer.value()] + 1,  // whose forward waits
                     .layer = layer};
-    const bool in_time = changed_.wait_until(lock, give_up, [&] {
-      return !failure_.ok() || done() || steppable(layer) || measurable();
-    });
+    const bool in_time =
+        changed_.wait_until(mutex_, give_up, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+          return !failure_.ok() || done() || steppable(layer) || measurable();
+        });
     stall.end = now();
     if (waiter == Waiter::kForward) {
       traffic_->stalled(layer, static_cast<std::uint64_t>((stall.end - stall.begin).count()));
@@ -262,8 +277,8 @@ absl::Status SyncClient::wait_stepping(std::unique_lock<std::mutex>& lock, Layer
 
 absl::Status SyncClient::wait(LayerIndex layer, const std::string& what, Waiter waiter,
                               const std::function<bool()>& done) {
-  std::unique_lock lock(mutex_);
-  const absl::Status status = wait_stepping(lock, layer, waiter, done);
+  MutexLock lock(mutex_);
+  const absl::Status status = wait_stepping(layer, waiter, done);
   if (!absl::IsDeadlineExceeded(status) || !status.message().empty()) return status;
   lock.unlock();
   return absl::DeadlineExceededError(
@@ -274,6 +289,7 @@ absl::Status SyncClient::wait(LayerIndex layer, const std::string& what, Waiter 
 
 absl::Status SyncClient::wait_parameters(LayerIndex layer, Iteration version,
                                          const ArrivingParameters& arriving) {
+  trainer_.assert_held();
   return wait_version(layer, version, arriving, Waiter::kForward);
 }
 
@@ -283,18 +299,20 @@ absl::Status SyncClient::wait_version(LayerIndex layer, Iteration version,
   for (;;) {
     bool is_complete = false;
     std::int64_t elements = 0;
-    const absl::Status status = wait(layer, absl::StrCat("version ", version), waiter, [&] {
-      const Arriving& parts = arriving_[layer.value()];
-      is_complete = versions_[layer.value()] >= version;
-      elements = parts.version == version ? parts.elements : 0;
-      const bool is_enough = arriving.arrived && elements >= told + arriving.piece_elements;
-      const bool is_done = is_complete || is_enough;
-      // Whoever lands chunks need not wake this thread for each.
-      awaits_part_of_ =
-          is_done || !arriving.arrived ? std::nullopt : std::optional<LayerIndex>(layer);
-      awaited_elements_ = told + arriving.piece_elements;
-      return is_done;
-    });
+    const absl::Status status = wait(
+        layer, absl::StrCat("version ", version), waiter,
+        [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+          const Arriving& parts = arriving_[layer.value()];
+          is_complete = versions_[layer.value()] >= version;
+          elements = parts.version == version ? parts.elements : 0;
+          const bool is_enough = arriving.arrived && elements >= told + arriving.piece_elements;
+          const bool is_done = is_complete || is_enough;
+          // Whoever lands chunks need not wake this thread for each.
+          awaits_part_of_ =
+              is_done || !arriving.arrived ? std::nullopt : std::optional<LayerIndex>(layer);
+          awaited_elements_ = told + arriving.piece_elements;
+          return is_done;
+        });
     if (!status.ok() || is_complete) return status;
     if (absl::Status taken = arriving.arrived(elements); !taken.ok()) return taken;
     told = elements;
@@ -302,6 +320,7 @@ absl::Status SyncClient::wait_version(LayerIndex layer, Iteration version,
 }
 
 absl::Status SyncClient::finish(Iteration iterations) {
+  trainer_.assert_held();
   if (absl::Status status = wait_all_parameters(iterations); !status.ok()) return status;
   if (absl::Status status = compare_replicas(iterations); !status.ok()) return status;
   return fetch_exact_parameters();
@@ -316,7 +335,9 @@ absl::Status SyncClient::compare_replicas(Iteration iterations) {
     const LayerIndex layer(i);
     if (!goes_by_sfb(layer)) continue;
     const absl::Status status = wait(layer, "the final digest", Waiter::kOther,
-                                     [&] { return complete_[layer.value()] >= iterations; });
+                                     [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                                       return complete_[layer.value()] >= iterations;
+                                     });
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -324,18 +345,23 @@ absl::Status SyncClient::compare_replicas(Iteration iterations) {
 
 absl::Status SyncClient::fetch_exact_parameters() {
   if (plan_.wire_type == ElementType::kFloat32) return absl::OkStatus();
-  transport_->post([this] { syncer_->fetch_exact(); });
+  transport_->post([this] {
+    loop_.assert_held();
+    syncer_->fetch_exact();
+  });
   for (std::uint32_t i = 0; i < plan_.layers.size(); ++i) {
     const LayerIndex layer(i);
     if (goes_by_sfb(layer)) continue;  // nobody rounded those
     const absl::Status status =
-        wait(layer, "the exact parameters", Waiter::kOther, [&] { return exact_[layer.value()]; });
+        wait(layer, "the exact parameters", Waiter::kOther,
+             [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return exact_[layer.value()]; });
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
 absl::Status SyncClient::wait_all_parameters(Iteration version) {
+  trainer_.assert_held();
   for (std::uint32_t i = 0; i < plan_.layers.size(); ++i) {
     const absl::Status status = wait_version(LayerIndex(i), version, {}, Waiter::kOther);
     if (!status.ok()) return status;
@@ -344,14 +370,14 @@ absl::Status SyncClient::wait_all_parameters(Iteration version) {
 }
 
 void SyncClient::cancel(const absl::Status& reason) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (failure_.ok()) failure_ = reason;
   changed_.notify_all();
 }
 
 void SyncClient::chunk_landed(const ChunkLanded& chunk) {
   if (chunk.exact || chunk.leading_elements == 0) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   arriving_[chunk.layer.value()] = {chunk.version, chunk.leading_elements};
   if (awaits_part_of_ == chunk.layer && chunk.leading_elements >= awaited_elements_) {
     changed_.notify_all();
@@ -359,7 +385,7 @@ void SyncClient::chunk_landed(const ChunkLanded& chunk) {
 }
 
 void SyncClient::layer_landed(const LayerLanded& layer) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (layer.exact) {
     exact_[layer.layer.value()] = true;
   } else {
@@ -369,7 +395,7 @@ void SyncClient::layer_landed(const LayerLanded& layer) {
 }
 
 void SyncClient::layer_initialised(LayerIndex layer, Iteration version) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   set_version(layer, version);
   changed_.notify_all();
 }
@@ -383,14 +409,14 @@ void SyncClient::set_version(LayerIndex layer, Iteration version) {
 }
 
 void SyncClient::norms_complete(Iteration iteration, double all_gradients) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   norms_of_ = iteration;
   all_gradients_ = all_gradients;
   changed_.notify_all();
 }
 
 void SyncClient::factors_complete(LayerIndex layer, Iteration iteration) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   complete_[layer.value()] = iteration;
   changed_.notify_all();
 }

@@ -15,10 +15,8 @@
 // it posts.
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -26,6 +24,8 @@
 
 #include "absl/status/status.h"
 #include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/base/thread_roles.h"
 #include "common/probes/traffic.h"
 #include "sync/client/factor_engine.h"
 #include "sync/client/syncer.h"
@@ -120,29 +120,31 @@ class SyncClient final : public SyncerEvents {
 
   // On the trainer's thread.
 
-  void factors_ready(LayerIndex layer, Iteration iteration, MicroBatch part);
+  void factors_ready(LayerIndex layer, Iteration iteration, MicroBatch part)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(trainer_);
   absl::Status check_factors(LayerIndex layer, Iteration iteration, const OwnFactors& own) const;
-  absl::Status publish(LayerIndex layer, Iteration iteration);
+  absl::Status publish(LayerIndex layer, Iteration iteration)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(trainer_);
   absl::Status wait_version(LayerIndex layer, Iteration version, const ArrivingParameters& arriving,
-                            Waiter waiter);
+                            Waiter waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(trainer_);
   /// Until `done`, which runs under the mutex; steps what can be stepped. `what`: for the message.
   absl::Status wait(LayerIndex layer, const std::string& what, Waiter waiter,
-                    const std::function<bool()>& done);
-  /// As wait, under `lock`; DEADLINE_EXCEEDED without words.
-  absl::Status wait_stepping(std::unique_lock<std::mutex>& lock, LayerIndex layer, Waiter waiter,
-                             const std::function<bool()>& done);
-  absl::Status compare_replicas(Iteration iterations);
-  absl::Status fetch_exact_parameters();
-  bool has_all_factors(std::size_t layer) const;
-  std::optional<LayerIndex> measurable() const;
-  std::optional<LayerIndex> steppable(LayerIndex first) const;
-  absl::Status measure(std::unique_lock<std::mutex>& lock, LayerIndex layer);
-  absl::Status step(std::unique_lock<std::mutex>& lock, LayerIndex layer);
-  std::string awaited_text(LayerIndex layer);
+                    const std::function<bool()>& done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(trainer_);
+  /// As wait, under the mutex; DEADLINE_EXCEEDED without words.
+  absl::Status wait_stepping(LayerIndex layer, Waiter waiter, const std::function<bool()>& done)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(trainer_, mutex_);
+  absl::Status compare_replicas(Iteration iterations) ABSL_EXCLUSIVE_LOCKS_REQUIRED(trainer_);
+  absl::Status fetch_exact_parameters() ABSL_EXCLUSIVE_LOCKS_REQUIRED(trainer_);
+  bool has_all_factors(std::size_t layer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<LayerIndex> measurable() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<LayerIndex> steppable(LayerIndex first) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status measure(LayerIndex layer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(trainer_, mutex_);
+  absl::Status step(LayerIndex layer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(trainer_, mutex_);
+  std::string awaited_text(LayerIndex layer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(trainer_);
 
   // On either.
 
-  void set_version(LayerIndex layer, Iteration version);  ///< under mutex_
+  void set_version(LayerIndex layer, Iteration version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool goes_by_sfb(LayerIndex layer) const {
     return plan_.layers[layer.value()].scheme == Scheme::kSfb;
   }
@@ -152,32 +154,38 @@ class SyncClient final : public SyncerEvents {
   const WorkerRank rank_;
   const SyncClientOptions options_;
   TrafficProbe* const traffic_;
-  FactorEngine* const engine_;  ///< the trainer's thread's
+  FactorEngine* const engine_ ABSL_PT_GUARDED_BY(trainer_);
   const SfbOptions factor_options_;
   /// Null when the plan has no SFB layers. The syncer uses it too; factor_stacks.h says when which.
   const std::unique_ptr<FactorStacks> stacks_;
   std::vector<std::span<const float>> parameters_;  ///< by LayerIndex
-  std::unique_ptr<Syncer> syncer_;                  ///< the loop's
+  LoopRole loop_;
+  LoopRole trainer_;  ///< the thread of the trainer, which calls as a loop does
+  std::unique_ptr<Syncer> syncer_ ABSL_GUARDED_BY(loop_);
 
-  std::mutex mutex_;  ///< guards all below
-  std::condition_variable changed_;
-  std::vector<Iteration> versions_;  ///< by LayerIndex, landed or stepped
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<Iteration> versions_ ABSL_GUARDED_BY(mutex_);  ///< by LayerIndex, landed or stepped
   struct Arriving {
     Iteration version = -1;
     std::int64_t elements = 0;
   };
-  std::vector<Arriving> arriving_;  ///< by LayerIndex: of the next version
+  std::vector<Arriving> arriving_ ABSL_GUARDED_BY(mutex_);  ///< by LayerIndex: of the next version
   /// Whoever waits for parts of a layer: it is worth waking beyond so many elements.
-  std::optional<LayerIndex> awaits_part_of_;
-  std::int64_t awaited_elements_ = 0;
-  std::vector<Iteration> complete_;  ///< by LayerIndex, SFB: newest iteration with all factors here
-  std::vector<Iteration> measured_;  ///< by LayerIndex, SFB: newest whose squares were taken
-  Iteration norms_of_ = -1;          ///< newest iteration of which the network's squares are here
-  double all_gradients_ = 0.0;       ///< those
-  std::vector<bool> exact_;          ///< by LayerIndex, PS: landed in float32 too
+  std::optional<LayerIndex> awaits_part_of_ ABSL_GUARDED_BY(mutex_);
+  std::int64_t awaited_elements_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<Iteration> complete_
+      ABSL_GUARDED_BY(mutex_);  ///< by LayerIndex, SFB: newest iteration with all factors here
+  std::vector<Iteration> measured_
+      ABSL_GUARDED_BY(mutex_);  ///< by LayerIndex, SFB: newest whose squares were taken
+  Iteration norms_of_ ABSL_GUARDED_BY(mutex_) =
+      -1;  ///< newest iteration of which the network's squares are here
+  double all_gradients_ ABSL_GUARDED_BY(mutex_) = 0.0;  ///< those
+  std::vector<bool> exact_ ABSL_GUARDED_BY(mutex_);  ///< by LayerIndex, PS: landed in float32 too
   /// By LayerIndex: when its last gradient was ready; unset once its parameters are there.
-  std::vector<std::optional<std::chrono::steady_clock::time_point>> gradient_since_;
-  absl::Status failure_;
+  std::vector<std::optional<std::chrono::steady_clock::time_point>> gradient_since_
+      ABSL_GUARDED_BY(mutex_);
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace poseidon
