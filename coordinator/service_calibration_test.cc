@@ -3,7 +3,7 @@
 #include <limits>
 #include <string>
 
-#include "common/base/mutex.h"
+#include "common/threads/mutex.h"
 #include "coordinator/service_test_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "common/base/mutex.h"
 #include "common/checkpoint/checkpoint.h"
+#include "common/threads/mutex.h"
 #include "coordinator/service_test_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -22,10 +22,10 @@
 
 #include "absl/strings/strip.h"
 #include "common/base/check.h"
-#include "common/base/mutex.h"
 #include "common/grpc/grpc_transport.h"
 #include "common/node/control_client.h"
 #include "common/plan/plan_proto.h"
+#include "common/threads/mutex.h"
 #include "coordinator/service.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"

@@ -10,8 +10,8 @@
 #include <deque>
 #include <memory>
 
-#include "common/base/mutex.h"
 #include "common/grpc/grpc_status.h"
+#include "common/threads/mutex.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/watch/trace_sink.h"
 #include "grpcpp/grpcpp.h"

@@ -11,14 +11,14 @@
 #include <optional>
 #include <string>
 
-#include "common/base/mutex.h"
-#include "common/base/thread_roles.h"
 #include "common/checkpoint/restore_source.h"
 #include "common/checkpoint/store_client.h"
 #include "common/node/control_client.h"
 #include "common/node/link_probe.h"
 #include "common/node/node_calibration.h"
 #include "common/pages/node_metrics.h"
+#include "common/threads/mutex.h"
+#include "common/threads/thread_roles.h"
 #include "common/wire/wire.h"
 #include "server/shard/shard_service.h"
 #include "server/store/checkpoint_keeper.h"

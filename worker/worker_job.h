@@ -15,12 +15,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/base/mutex.h"
-#include "common/base/thread_roles.h"
 #include "common/checkpoint/restore_source.h"
 #include "common/job/job.h"
 #include "common/node/control_client.h"
 #include "common/pages/node_metrics.h"
+#include "common/threads/mutex.h"
+#include "common/threads/thread_roles.h"
 #include "common/transport/transport.h"
 #include "common/wire/wire.h"
 #include "sync/client/sync_client.h"

@@ -9,11 +9,11 @@
 #include <atomic>
 #include <memory>
 
-#include "common/base/mutex.h"
 #include "common/node/control_client.h"
 #include "common/node/link_probe.h"
 #include "common/node/node_calibration.h"
 #include "common/pages/node_metrics.h"
+#include "common/threads/mutex.h"
 #include "common/transport/transport.h"
 #include "common/wire/wire.h"
 #include "worker/worker_job.h"

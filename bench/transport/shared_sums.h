@@ -13,8 +13,8 @@
 #include "absl/status/status.h"
 #include "bench/transport/workload.h"
 #include "common/base/ids.h"
-#include "common/base/mutex.h"
-#include "common/tensor/aligned_buffer.h"
+#include "common/memory/aligned_buffer.h"
+#include "common/threads/mutex.h"
 
 namespace poseidon::bench {
 

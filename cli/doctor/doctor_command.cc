@@ -17,8 +17,8 @@
 #include "cli/remote/metrics_client.h"
 #include "cli/remote/metrics_page.h"
 #include "cli/terminal/watch.h"
+#include "common/base/check.h"
 #include "common/base/process_load.h"
-#include "common/base/status_macros.h"
 #include "common/daemon/daemon.h"
 
 namespace poseidon {

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/printable.h"
+#include "common/base/text.h"
 #include "common/daemon/daemon.h"
 
 namespace poseidon {

@@ -11,7 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/printable.h"
+#include "common/base/text.h"
 #include "common/daemon/daemon.h"
 #include "common/security/roles.h"
 

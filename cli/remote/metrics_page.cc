@@ -11,7 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "common/base/printable.h"
+#include "common/base/text.h"
 
 namespace poseidon {
 namespace {
@@ -97,8 +97,9 @@ absl::StatusOr<MetricsPage> MetricsPage::parse(std::string_view text,
         absl::StrSplit(rest, absl::ByAnyChar(" \t"), absl::SkipEmpty());
     if (name.empty() || !labels || values.empty() || values.size() > 2 ||
         !absl::SimpleAtod(values.front(), &value)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "line ", number, " is no metric: ", printable(std::string(line.substr(0, kToldLineBytes)))));
+      return absl::InvalidArgumentError(
+          absl::StrCat("line ", number,
+                       " is no metric: ", printable(std::string(line.substr(0, kToldLineBytes)))));
     }
     page.series_[std::string(name)].push_back({.labels = *std::move(labels), .value = value});
   }

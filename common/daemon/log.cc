@@ -10,9 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log_limit.h"
-#include "common/base/mutex.h"
-#include "common/base/printable.h"
 #include "common/base/text.h"
+#include "common/threads/mutex.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/formatter.h"
 #include "spdlog/pattern_formatter.h"

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
+#include "common/threads/mutex.h"
 
 namespace poseidon {
 

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "common/base/descriptor.h"
-#include "common/base/mutex.h"
 #include "common/grpc/grpc_transport.h"
+#include "common/threads/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "poseidon/v1/data.grpc.pb.h"

@@ -17,9 +17,9 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "common/base/mutex.h"
-#include "common/base/thread_roles.h"
 #include "common/node/report_outbox.h"
+#include "common/threads/mutex.h"
+#include "common/threads/thread_roles.h"
 #include "common/transport/transport.h"
 #include "poseidon/v1/control.pb.h"
 

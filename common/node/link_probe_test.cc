@@ -1,5 +1,5 @@
 #include "common/node/link_probe.h"
-#include "common/base/mutex.h"
+#include "common/threads/mutex.h"
 
 #include <algorithm>
 #include <map>

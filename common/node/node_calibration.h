@@ -13,9 +13,9 @@
 #include <thread>
 
 #include "absl/status/status.h"
-#include "common/base/mutex.h"
 #include "common/node/control_client.h"
 #include "common/node/link_probe.h"
+#include "common/threads/mutex.h"
 #include "poseidon/v1/control.pb.h"
 
 namespace poseidon {

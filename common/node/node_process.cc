@@ -7,7 +7,7 @@
 #include "CLI/CLI.hpp"
 #include "common/base/clock.h"
 #include "common/daemon/service_manager.h"
-#include "common/tensor/tensor_memory.h"
+#include "common/memory/tensor_memory.h"
 #include "spdlog/spdlog.h"
 
 namespace poseidon {

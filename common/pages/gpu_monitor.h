@@ -11,7 +11,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "common/base/mutex.h"
+#include "common/threads/mutex.h"
 
 namespace poseidon {
 

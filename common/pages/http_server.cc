@@ -20,10 +20,10 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
-#include "common/base/status_macros.h"
 #include "common/security/connection_door.h"
+#include "common/threads/mutex.h"
 
 namespace poseidon {
 namespace {

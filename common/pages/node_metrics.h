@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/base/mutex.h"
 #include "common/pages/gpu_monitor.h"
 #include "common/pages/metric_families.h"
 #include "common/pages/metrics_server.h"
@@ -26,6 +25,7 @@
 #include "common/probes/data_probe.h"
 #include "common/probes/node_probe.h"
 #include "common/probes/traffic.h"
+#include "common/threads/mutex.h"
 #include "common/transport/paced_transport.h"
 #include "common/wire/wire.h"
 

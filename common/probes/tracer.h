@@ -20,8 +20,8 @@
 
 #include "common/base/clock.h"
 #include "common/base/ids.h"
-#include "common/base/mutex.h"
 #include "common/probes/stage.h"
+#include "common/threads/mutex.h"
 
 namespace poseidon {
 

@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-#include "common/base/mutex.h"
+#include "common/threads/mutex.h"
 #include "common/transport/transport.h"
 
 namespace poseidon {

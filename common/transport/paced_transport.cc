@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/mutex.h"
+#include "common/threads/mutex.h"
 #include "common/transport/stream_header.h"
 #include "poseidon/v1/stream.pb.h"
 

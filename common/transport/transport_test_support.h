@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "common/base/mutex.h"
+#include "common/threads/mutex.h"
 #include "common/transport/transport.h"
 
 namespace poseidon {

@@ -29,8 +29,8 @@
 #include "absl/status/statusor.h"
 #include "common/base/descriptor.h"
 #include "common/base/ids.h"
-#include "common/base/mutex.h"
 #include "common/files/file_io.h"
+#include "common/threads/mutex.h"
 #include "common/wire/snapshot.h"
 #include "coordinator/records/loss_curve.h"
 

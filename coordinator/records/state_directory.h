@@ -17,7 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/descriptor.h"
-#include "common/base/mutex.h"
+#include "common/threads/mutex.h"
 
 namespace poseidon {
 

@@ -10,8 +10,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/check.h"
-#include "common/base/mutex.h"
 #include "common/pages/status_json.h"
+#include "common/threads/mutex.h"
 #include "coordinator/watch/status_page.h"
 #include "nlohmann/json.hpp"
 

@@ -15,8 +15,8 @@
 #include <string>
 
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
 #include "common/pages/http_server.h"
+#include "common/threads/mutex.h"
 #include "coordinator/records/loss_curve.h"
 #include "coordinator/watch/event_list.h"
 #include "poseidon/v1/control.pb.h"

@@ -28,9 +28,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/mutex.h"
-#include "common/base/thread_roles.h"
 #include "common/probes/node_probe.h"
+#include "common/threads/mutex.h"
+#include "common/threads/thread_roles.h"
 #include "common/transport/background.h"
 #include "common/wire/snapshot.h"
 #include "server/store/chunk_store.h"

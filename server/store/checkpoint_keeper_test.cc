@@ -1,5 +1,5 @@
 #include "server/store/checkpoint_keeper.h"
-#include "common/base/mutex.h"
+#include "common/threads/mutex.h"
 
 #include <filesystem>
 #include <future>

@@ -24,9 +24,9 @@
 
 #include "absl/status/status.h"
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
-#include "common/base/thread_roles.h"
 #include "common/probes/traffic.h"
+#include "common/threads/mutex.h"
+#include "common/threads/thread_roles.h"
 #include "sync/client/factor_engine.h"
 #include "sync/client/syncer.h"
 #include "sync/routes/factor_stacks.h"

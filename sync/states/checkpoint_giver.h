@@ -25,9 +25,9 @@
 #include <string>
 #include <vector>
 
-#include "common/base/mutex.h"
 #include "common/checkpoint/checkpoint.h"
 #include "common/checkpoint/store_client.h"
+#include "common/threads/mutex.h"
 #include "sync/states/factor_state.h"
 
 namespace poseidon {

@@ -16,9 +16,9 @@
 
 #include "absl/status/status.h"
 #include "common/base/clock.h"
-#include "common/base/mutex.h"
 #include "common/checkpoint/checkpoint.h"
 #include "common/checkpoint/store_client.h"
+#include "common/threads/mutex.h"
 
 namespace poseidon {
 

@@ -5,8 +5,8 @@
 #include <map>
 #include <utility>
 
-#include "common/base/mutex.h"
-#include "common/tensor/aligned_buffer.h"
+#include "common/memory/aligned_buffer.h"
+#include "common/threads/mutex.h"
 
 namespace poseidon {
 

@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/mutex.h"
 #include "common/grpc/grpc_transport.h"
 #include "common/job/job.h"
+#include "common/threads/mutex.h"
 #include "gtest/gtest.h"
 #include "models/net/initialise.h"
 #include "server/shard/shard_service.h"

@@ -1,8 +1,8 @@
 // What Clang's -Wthread-safety has to refuse, one mistake per MISTAKE. thread_safety_test.sh
 // compiles it, with MISTAKE=0 for the same code without one. No program contains this file.
 
-#include "common/base/mutex.h"
-#include "common/base/thread_roles.h"
+#include "common/threads/mutex.h"
+#include "common/threads/thread_roles.h"
 
 namespace poseidon {
 

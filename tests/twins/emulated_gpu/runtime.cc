@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/mutex.h"
+#include "common/threads/mutex.h"
 #include "tests/twins/emulated_gpu/stream.h"
 
 namespace poseidon::emulated {

@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "common/base/mutex.h"
+#include "common/threads/mutex.h"
 #include "tests/twins/emulated_gpu/grid.h"
 
 namespace {

@@ -14,7 +14,7 @@
 #include <memory>
 #include <thread>
 
-#include "common/base/mutex.h"
+#include "common/threads/mutex.h"
 
 namespace poseidon::emulated {
 

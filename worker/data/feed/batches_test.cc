@@ -1,5 +1,5 @@
 #include "worker/data/feed/batches.h"
-#include "common/base/mutex.h"
+#include "common/threads/mutex.h"
 
 #include <algorithm>
 #include <cstring>

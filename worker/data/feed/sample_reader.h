@@ -20,8 +20,8 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "common/base/mutex.h"
 #include "common/probes/data_probe.h"
+#include "common/threads/mutex.h"
 #include "worker/data/batch.h"
 #include "worker/data/formats/dataset.h"
 #include "worker/data/images/image_decoder.h"

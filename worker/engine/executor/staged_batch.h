@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/mutex.h"
+#include "common/threads/mutex.h"
 #include "worker/engine/device.h"
 #include "worker/engine/executor.h"
 #include "worker/engine/executor/pass_times.h"
