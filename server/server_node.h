@@ -17,6 +17,7 @@
 #include "common/node/control_client.h"
 #include "common/node/link_probe.h"
 #include "common/node/node_calibration.h"
+#include "common/node/node_counters.h"
 #include "common/pages/node_metrics.h"
 #include "common/wire/wire.h"
 #include "server/shard/shard_service.h"
@@ -37,6 +38,7 @@ struct ServerNodeParts {
   int threads = 1;                 ///< threads of the service's team, for measurements
   /// Sets the window of the service's transport to Plan::window_bytes. May be null.
   std::function<void(std::int64_t)> set_window = nullptr;
+  CounterSources counters;  ///< of the heartbeats
 };
 
 /// Callbacks come from the control client's threads.
@@ -92,6 +94,7 @@ class ServerNode final : public ControlEvents {
   std::unique_ptr<StoreTransfer> transfer_;  ///< the loop's
   ReplicaSender replicas_;                   ///< the loop's
   const std::function<void(std::int64_t)> set_window_;
+  const CounterSources counters_;
 };
 
 }  // namespace poseidon
