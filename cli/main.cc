@@ -18,7 +18,6 @@
 #include "cli/commands/trace_command.h"
 #include "cli/doctor/doctor_command.h"
 #include "cli/terminal/outcome.h"
-#include "common/base/printable.h"
 #include "common/base/text.h"
 #include "common/daemon/command_line.h"
 #include "common/daemon/daemon.h"

@@ -8,8 +8,8 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/clock.h"
-#include "common/base/status_macros.h"
 #include "common/daemon/daemon.h"
 #include "common/daemon/service_manager.h"
 #include "common/security/security.h"

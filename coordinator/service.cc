@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/daemon/daemon.h"
 #include "common/grpc/grpc_status.h"

@@ -13,8 +13,8 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
-#include "common/base/loop_pulse.h"
 #include "common/security/security.h"
+#include "common/threads/loop_pulse.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/planning/job_resolver.h"
 

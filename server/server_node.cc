@@ -4,10 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/clock.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
-#include "common/base/thread_team.h"
 #include "common/base/unreachable.h"
 #include "common/checkpoint/checkpoint.h"
 #include "common/daemon/log.h"
@@ -15,6 +14,7 @@
 #include "common/node/job_reports.h"
 #include "common/node/node_report.h"
 #include "common/plan/plan_proto.h"
+#include "common/threads/thread_team.h"
 #include "server/shard/measure_sums.h"
 #include "spdlog/spdlog.h"
 

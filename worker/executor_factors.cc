@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/process_load.h"
-#include "common/base/status_macros.h"
 #include "common/plan/tensor_parts.h"
 #include "common/wire/factor_wire.h"
 

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/median.h"
 #include "common/base/random.h"
-#include "common/base/status_macros.h"
+#include "common/memory/aligned_buffer.h"
 #include "common/plan/plan.h"
-#include "common/tensor/aligned_buffer.h"
 #include "models/net/initialise.h"
 #include "worker/executor_factors.h"
 #include "worker/layer_clock.h"

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "common/base/text.h"
-#include "common/tensor/finite.h"
 #include "common/tensor/kernels.h"
+#include "common/tensor/scan.h"
 #include "worker/data/formats/storage_failure.h"
 #include "worker/layer_clock.h"
 

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
+#include "common/memory/tensor_memory.h"
 #include "common/node/job_reports.h"
 #include "common/plan/plan_proto.h"
-#include "common/tensor/tensor_memory.h"
 #include "models/net/initialise.h"
 #include "spdlog/spdlog.h"
 #include "worker/data/formats/dataset_identity.h"

@@ -2,12 +2,12 @@
 
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/clock.h"
-#include "common/base/status_macros.h"
 #include "common/daemon/log.h"
 #include "common/job/job.h"
+#include "common/memory/tensor_memory.h"
 #include "common/node/node_report.h"
-#include "common/tensor/tensor_memory.h"
 #include "spdlog/spdlog.h"
 #include "worker/measure_compute.h"
 

@@ -12,7 +12,7 @@
 #include <immintrin.h>
 #endif
 
-#include "common/tensor/aligned_buffer.h"
+#include "common/memory/aligned_buffer.h"
 #include "common/tensor/kernels.h"
 #include "common/tensor/optimizer.h"
 #include "common/wire/wire.h"

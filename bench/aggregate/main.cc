@@ -17,9 +17,9 @@
 #include "bench/aggregate/server.h"
 #include "common/base/check.h"
 #include "common/base/median.h"
-#include "common/base/thread_team.h"
 #include "common/files/file_io.h"
 #include "common/tensor/kernels.h"
+#include "common/threads/thread_team.h"
 #include "nlohmann/json.hpp"
 
 namespace poseidon::bench {

@@ -13,8 +13,8 @@
 #include "common/base/check.h"
 #include "common/base/median.h"
 #include "common/base/process_load.h"
-#include "common/base/thread_team.h"
 #include "common/plan/plan.h"
+#include "common/threads/thread_team.h"
 #include "common/wire/wire.h"
 #include "server/shard/shard.h"
 

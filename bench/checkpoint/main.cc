@@ -30,7 +30,6 @@
 #include "common/base/median.h"
 #include "common/base/process_load.h"
 #include "common/base/random.h"
-#include "common/base/status_macros.h"
 #include "common/files/file_io.h"
 #include "common/grpc/grpc_transport.h"
 #include "common/transport/background.h"

@@ -1,7 +1,7 @@
 #include "bench/cluster/device_profile.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "common/files/json_fields.h"
 
 namespace poseidon::bench {

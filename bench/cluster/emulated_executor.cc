@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/descriptor.h"
-#include "common/base/status_macros.h"
 #include "worker/engine/device.h"
 
 namespace poseidon::bench {

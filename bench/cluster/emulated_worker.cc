@@ -10,8 +10,8 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "bench/cluster/emulated_executor.h"
+#include "common/base/check.h"
 #include "common/base/clock.h"
-#include "common/base/status_macros.h"
 #include "common/files/file_io.h"
 #include "worker/worker_main.h"
 

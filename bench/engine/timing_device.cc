@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "worker/engine/executor/forwarding_device.h"
 
 namespace poseidon::bench {

@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/transport/control.h"
 #include "cli/local/child_process.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "common/base/text.h"
 #include "common/security/certificates.h"
 

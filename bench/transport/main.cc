@@ -19,7 +19,7 @@
 #include "bench/transport/report.h"
 #include "bench/transport/role.h"
 #include "bench/transport/variant.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "common/base/text.h"
 #include "common/daemon/daemon.h"
 #include "common/files/file_io.h"

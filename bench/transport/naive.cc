@@ -14,7 +14,6 @@
 #include "bench/transport/shared_sums.h"
 #include "bench/transport/variant.h"
 #include "common/base/check.h"
-#include "common/base/status_macros.h"
 #include "common/wire/wire.h"
 #include "poseidon/v1/data.grpc.pb.h"
 

@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/transport/variant.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "common/grpc/grpc_transport.h"
-#include "common/tensor/tensor_memory.h"
+#include "common/memory/tensor_memory.h"
 #include "common/transport/paced_transport.h"
 #include "server/shard/shard_service.h"
 #include "sync/client/sync_client.h"

@@ -22,8 +22,8 @@
 #include "absl/strings/str_cat.h"
 #include "bench/transport/shared_sums.h"
 #include "bench/transport/variant.h"
+#include "common/base/check.h"
 #include "common/base/descriptor.h"
-#include "common/base/status_macros.h"
 #include "common/daemon/daemon.h"
 
 namespace poseidon::bench {

@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "bench/transport/control.h"
 #include "bench/transport/variant.h"
+#include "common/base/check.h"
 #include "common/base/process_load.h"
-#include "common/base/status_macros.h"
 #include "common/security/security.h"
 
 namespace poseidon::bench {

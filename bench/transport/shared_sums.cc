@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/transport/variant.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 
 namespace poseidon::bench {
 

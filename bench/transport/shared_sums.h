@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "bench/transport/workload.h"
 #include "common/base/ids.h"
-#include "common/tensor/aligned_buffer.h"
+#include "common/memory/aligned_buffer.h"
 
 namespace poseidon::bench {
 

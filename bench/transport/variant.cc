@@ -8,7 +8,7 @@
 #include <string>
 
 #include "common/grpc/grpc_transport.h"
-#include "common/tensor/tensor_memory.h"
+#include "common/memory/tensor_memory.h"
 
 namespace poseidon::bench {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/memory/aligned_buffer.h"
 #include "common/plan/plan.h"
-#include "common/tensor/aligned_buffer.h"
 
 namespace poseidon::bench {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "common/wire/wire.h"
 
 namespace poseidon {

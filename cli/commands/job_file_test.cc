@@ -143,7 +143,7 @@ TEST_F(JobFileTest, SchemesMustFitTheNetwork) {
   EXPECT_EQ(prepared.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(prepared.status().message()),
               ::testing::AllOf(StartsWith(path.string()), HasSubstr("sync.scheme.ip3"),
-                             HasSubstr("did you mean \"ip1\"?")));
+                               HasSubstr("did you mean \"ip1\"?")));
   json["sync"]["scheme"] = {{"conv1", "sfb"}};
   prepared = prepare_job(write("job.json", json));
   EXPECT_THAT(std::string(prepared.status().message()), HasSubstr("sync.scheme.conv1"));
@@ -186,7 +186,7 @@ TEST_F(JobFileTest, APinnedPlanTravelsWithTheJob) {
   write("plan.json", plan);
   EXPECT_THAT(std::string(prepare_job(path).status().message()),
               ::testing::AllOf(HasSubstr("sync.plan: expected chunks of at most 33554432 bytes"),
-                             HasSubstr("got 67108864")));
+                               HasSubstr("got 67108864")));
   plan.erase("chunk_bytes");
   plan["layers"][2]["parameters"] = 400000;
   write("plan.json", plan);

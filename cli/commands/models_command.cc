@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/status_format.h"
-#include "common/base/printable.h"
+#include "common/base/text.h"
 
 namespace poseidon {
 

@@ -8,9 +8,8 @@
 #include "absl/strings/str_format.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/status_format.h"
-#include "common/base/scaled_text.h"
-#include "common/base/seconds_text.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
+#include "common/base/text.h"
 #include "models/net/net.h"
 
 namespace poseidon {

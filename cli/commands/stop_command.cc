@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/terminal/watch.h"
-#include "common/base/printable.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
+#include "common/base/text.h"
 
 namespace poseidon {
 namespace {

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/descriptor.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/files/file_io.h"
 #include "common/security/certificates.h"

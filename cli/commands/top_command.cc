@@ -16,12 +16,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cli/commands/top_format.h"
 #include "cli/remote/coordinator_client.h"
+#include "cli/terminal/top_format.h"
 #include "cli/terminal/watch.h"
 #include "common/base/check.h"
 #include "common/base/descriptor.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/daemon/daemon.h"
 #include "common/pages/status_json.h"

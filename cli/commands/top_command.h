@@ -2,7 +2,7 @@
 
 // `poseidon top`: shows the cluster on a terminal and refreshes it until the user quits.
 //
-// Called by: cli/main.cc. Calls: the coordinator, for its status; cli/commands/top_format.h.
+// Called by: cli/main.cc. Calls: the coordinator, for its status; cli/terminal/top_format.h.
 
 #include <cstdint>
 #include <string>

@@ -6,13 +6,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "cli/commands/trace_json.h"
 #include "cli/remote/coordinator_client.h"
 #include "cli/remote/trace_data.h"
+#include "cli/remote/trace_json.h"
 #include "cli/terminal/at_signal.h"
 #include "cli/terminal/watch.h"
-#include "common/base/printable.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
+#include "common/base/text.h"
 #include "common/daemon/daemon.h"
 #include "common/files/file_io.h"
 

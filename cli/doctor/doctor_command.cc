@@ -17,7 +17,7 @@
 #include "cli/doctor/doctor_format.h"
 #include "cli/remote/coordinator_client.h"
 #include "cli/terminal/watch.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 
 namespace poseidon {
 namespace {

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "common/base/printable.h"
+#include "common/base/text.h"
 
 namespace poseidon {
 namespace {

@@ -12,8 +12,7 @@
 #include "cli/doctor/doctor_health.h"
 #include "cli/doctor/doctor_slow_node.h"
 #include "common/base/median.h"
-#include "common/base/scaled_text.h"
-#include "common/base/seconds_text.h"
+#include "common/base/text.h"
 
 namespace poseidon {
 namespace {
@@ -42,7 +41,9 @@ const char* const kWhatLimitsCpu =
     "a limit of its CPU (docker --cpus, a cgroup's quota: cpu.stat counts how often it throttled), "
     "a debugger or another sender of SIGSTOP, or another program on its cores (top)";
 
-std::string short_percent(double share) { return absl::StrFormat("%.0f %%", std::min(share, 1.0) * 100); }
+std::string short_percent(double share) {
+  return absl::StrFormat("%.0f %%", std::min(share, 1.0) * 100);
+}
 
 class Doctor {
  public:
@@ -486,7 +487,8 @@ class Doctor {
       std::string remedy = "more workers or faster ones make it faster";
       if (const std::optional<double> utilization = gpu_utilization();
           utilization && *utilization < kIdleGpu) {
-        absl::StrAppend(&what, "; GPUs run kernels for ", short_percent(*utilization), " of the time");
+        absl::StrAppend(&what, "; GPUs run kernels for ", short_percent(*utilization),
+                        " of the time");
         remedy =
             "a larger batch_size gives GPUs more to do at a time; poseidon trace shows what "
             "they wait for";

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "common/base/scaled_text.h"
+#include "common/base/text.h"
 
 namespace poseidon {
 namespace {

@@ -2,7 +2,7 @@
 
 // A trace from the coordinator, with its events on one time axis. Pure.
 //
-// Called by: coordinator_client.h, cli/commands/trace_json.h and cli/doctor. Calls:
+// Called by: coordinator_client.h, cli/remote/trace_json.h and cli/doctor. Calls:
 // common/probes/stage.h.
 
 #include <cstdint>

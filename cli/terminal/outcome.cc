@@ -12,8 +12,8 @@
 #include "cli/terminal/at_signal.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/watch.h"
-#include "common/base/printable.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
+#include "common/base/text.h"
 
 namespace poseidon {
 

@@ -6,8 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/printable.h"
-#include "common/base/scaled_text.h"
+#include "common/base/text.h"
 
 namespace poseidon {
 namespace {

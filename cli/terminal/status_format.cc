@@ -8,8 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/terminal/progress.h"
-#include "common/base/printable.h"
-#include "common/base/seconds_text.h"
+#include "common/base/text.h"
 
 namespace poseidon {
 namespace {

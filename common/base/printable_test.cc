@@ -1,4 +1,4 @@
-#include "common/base/printable.h"
+#include "common/base/text.h"
 
 #include <string>
 

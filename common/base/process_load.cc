@@ -11,7 +11,7 @@
 #include <string>
 #include <system_error>
 
-#include "common/base/fnv.h"
+#include "common/base/random.h"
 
 namespace poseidon {
 namespace {

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdint>
 #include <numbers>
+#include <string_view>
 
 namespace poseidon {
 
@@ -58,6 +59,15 @@ class SplitMix64 {
 /// One seed out of several numbers, e.g. (job seed, iteration, sample): order matters.
 constexpr std::uint64_t mix_seed(std::uint64_t a, std::uint64_t b) {
   return SplitMix64(SplitMix64(a).next() ^ (b + 0x9E3779B97F4A7C15ull)).next();
+}
+
+/// Turns names into seeds and numbers that are the same in every process and language.
+constexpr std::uint64_t fnv1a_64(std::string_view text) {
+  std::uint64_t hash = 0xCBF29CE484222325ull;
+  for (const char c : text) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3ull;
+  }
+  return hash;
 }
 
 }  // namespace poseidon

@@ -1,14 +1,16 @@
 #pragma once
 
-// Makes foreign text safe for logs, messages and file names, and converts between Abseil's and the
-// standard library's string views. Pure.
-//
-// Called by: every wing. Calls: nothing.
+// Text for people, logs and names of files: text from others made fit for them, numbers, quantities
+// and times in words, and Abseil's strings with the standard library's. Pure.
 
+#include <array>
+#include <charconv>
+#include <cstddef>
 #include <string>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 
 namespace poseidon {
@@ -84,6 +86,61 @@ inline absl::string_view absl_argument(const std::string_view& value) { return t
 template <typename... Parts>
 std::string str_cat(const Parts&... parts) {
   return absl::StrCat(text_internal::absl_argument(parts)...);
+}
+
+/// The shortest text that parses to the same number: 0.99999999, 1e+39.
+inline std::string number_text(double value) {
+  std::array<char, 32> text;
+  const auto result = std::to_chars(text.data(), text.data() + text.size(), value);
+  return {text.data(), result.ptr};
+}
+
+/// "0 B", "12.3 kB", "117 MB/s": powers of 1000, three significant digits. `value` >= 0.
+inline std::string scaled_text(double value, std::string_view unit) {
+  static constexpr std::array kPrefixes = {"", "k", "M", "G", "T", "P"};
+  std::size_t prefix = 0;
+  // 999.5 would print as "1e+03", so the next prefix begins where rounding reaches it.
+  while (value >= 999.5 && prefix + 1 < kPrefixes.size()) {
+    value /= 1000.0;
+    ++prefix;
+  }
+  return absl::StrFormat("%.3g %s%s", value, kPrefixes.at(prefix), unit);
+}
+
+inline std::string bytes_text(double bytes) { return scaled_text(bytes, "B"); }
+
+/// For people: "412 us", "3.07 ms", "1.294 s"; "-" for zero and below.
+inline std::string seconds_text(double seconds) {
+  if (!(seconds > 0.0)) return "-";
+  if (seconds < 0.9995e-3) return absl::StrFormat("%.3g us", seconds * 1e6);
+  if (seconds < 0.9995) return absl::StrFormat("%.3g ms", seconds * 1e3);
+  return absl::StrFormat("%.4g s", seconds);
+}
+
+namespace printable_internal {
+inline std::string without_controls(std::string_view text, bool keeps_lines) {
+  const std::string whole = to_utf8(text);
+  std::string out;
+  out.reserve(whole.size());
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    // U+0080 to U+009F are terminal controls, too; in UTF-8 they are C2 and one more byte.
+    const bool is_c1 = whole[i] == '\xC2' && static_cast<unsigned char>(whole[i + 1]) < 0xA0;
+    const bool is_line_end = keeps_lines && whole[i] == '\n';
+    out.push_back(is_c1 || (is_control(whole[i]) && !is_line_end) ? ' ' : whole[i]);
+    if (is_c1) ++i;
+  }
+  return out;
+}
+}  // namespace printable_internal
+
+/// One line: replaces each control character by a space and each byte that is not UTF-8 by '?'.
+inline std::string printable(std::string_view text) {
+  return printable_internal::without_controls(text, /*keeps_lines=*/false);
+}
+
+/// The same, but keeps line ends.
+inline std::string printable_lines(std::string_view text) {
+  return printable_internal::without_controls(text, /*keeps_lines=*/true);
 }
 
 }  // namespace poseidon

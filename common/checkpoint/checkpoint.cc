@@ -7,9 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/check.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
-#include "common/files/checked_json.h"
 #include "common/files/json_fields.h"
 #include "common/plan/chunking.h"
 

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "common/base/text.h"
 #include "common/checkpoint/checkpoint.h"
 #include "common/files/file_io.h"

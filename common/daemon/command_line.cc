@@ -1,16 +1,24 @@
 #include "common/daemon/command_line.h"
 
 #include <algorithm>
+#include <istream>
+#include <iterator>
+#include <map>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/nearest.h"
-#include "common/base/printable.h"
+#include "common/base/text.h"
+#include "common/files/json_fields.h"
+#include "nlohmann/json.hpp"
 
 namespace poseidon {
 namespace {
@@ -86,6 +94,123 @@ absl::Status check_words(const CLI::App& app, std::span<const char* const> words
     if (!has_value_in_it) i += static_cast<std::size_t>(option->get_items_expected_min());
   }
   return absl::OkStatus();
+}
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr char kOption[] = "--config";
+constexpr JsonLimits kLimits{.max_bytes = 1 << 20, .max_depth = 4};
+
+/// CLI11 hands over the files one after the other, the last one first.
+class JsonConfig final : public CLI::Config {
+ public:
+  explicit JsonConfig(const CLI::App* app) : app_(app) {}
+
+  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
+    const std::string file = next_file();
+    // Not by reading from the stream: that throws what CLI11 does not expect.
+    std::string text;
+    for (std::istreambuf_iterator<char> at(input), end;
+         at != end && text.size() <= kLimits.max_bytes; ++at) {
+      text += *at;
+    }
+    const absl::StatusOr<Json> json = parse_json(text, file, kLimits);
+    if (!json.ok() || !json->is_object()) {
+      throw CLI::ConfigError(absl::StrCat(
+          json.ok() ? absl::StrCat(file, ": is no JSON object") : json.status().message(),
+          R"(; write {"OPTION": VALUE, ...} with options as in --help)"));
+    }
+    std::vector<CLI::ConfigItem> found;
+    for (const auto& [key, value] : json->items()) {
+      check_key(file, key);
+      if (app_->get_option("--" + key)->count() == 0) sources_.emplace(key, file);
+      CLI::ConfigItem item;
+      item.name = key;
+      if (value.is_array()) {
+        for (const Json& element : value) item.inputs.push_back(text_of(file, key, element));
+      } else {
+        item.inputs.push_back(text_of(file, key, value));
+      }
+      found.push_back(std::move(item));
+    }
+    return found;
+  }
+
+  /// Nobody asks for a file out of the options in force.
+  std::string to_config(const CLI::App* /*app*/, bool /*defaults*/, bool /*descriptions*/,
+                        std::string /*prefix*/) const override {
+    return "";
+  }
+
+  /// The files whose values count, by key.
+  const std::map<std::string, std::string>& sources() const { return sources_; }
+
+ private:
+  std::string next_file() const {
+    const auto files = app_->get_option(kOption)->as<std::vector<std::string>>();
+    return files.empty() ? kOption : files[files.size() - 1 - read_++ % files.size()];
+  }
+
+  void check_key(const std::string& file, const std::string& key) const {
+    std::vector<std::string> known;
+    for (const CLI::Option* option : app_->get_options()) {
+      if (!option->get_configurable()) continue;
+      for (const std::string& name : option->get_lnames()) known.push_back(name);
+      for (const std::string& name : option->get_fnames()) known.push_back(name);
+    }
+    if (std::find(known.begin(), known.end(), key) != known.end()) return;
+    throw CLI::ConfigError(absl::StrCat(file, ": \"", key, "\" is no option of ", app_->get_name(),
+                                        did_you_mean(key, known), "; see --help"));
+  }
+
+  static std::string text_of(const std::string& file, const std::string& key, const Json& value) {
+    if (value.is_string()) return value.get<std::string>();
+    if (value.is_boolean() || value.is_number()) return value.dump();
+    throw CLI::ConfigError(absl::StrCat(file, ": \"", key, "\" is ", value.type_name(),
+                                        "; an option takes a string, a number, true or false"));
+  }
+
+  const CLI::App* const app_;
+  // CLI11 reads by a const function.
+  mutable std::size_t read_ = 0;  ///< files so far
+  mutable std::map<std::string, std::string> sources_;
+};
+
+/// "--lease-ms" is not named by "--lease-ms-most".
+bool names_option(std::string_view message, const std::string& key) {
+  const std::string option = "--" + key;
+  for (auto at = message.find(option); at != message.npos; at = message.find(option, at + 1)) {
+    const std::size_t end = at + option.size();
+    if (end == message.size() || (message[end] != '-' && !absl::ascii_isalnum(message[end]))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+void add_config_option(CLI::App& app) {
+  for (const char* const never : {"--help", "--version"}) {
+    if (CLI::Option* const option = app.get_option_no_throw(never)) option->configurable(false);
+  }
+  app.config_formatter(std::make_shared<JsonConfig>(&app));
+  app.set_config(kOption, "",
+                 "JSON file with options that the command line does not give; may be repeated, the "
+                 "last one counts")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->expected(1);
+}
+
+std::string config_note(const CLI::App& app, std::string_view message) {
+  const auto config = std::dynamic_pointer_cast<const JsonConfig>(app.get_config_formatter());
+  if (config == nullptr) return "";
+  for (const auto& [key, file] : config->sources()) {
+    if (names_option(message, key)) return absl::StrCat(" (of ", file, ")");
+  }
+  return "";
 }
 
 }  // namespace poseidon

@@ -1,4 +1,4 @@
-#include "common/daemon/config_file.h"
+#include "common/daemon/command_line.h"
 
 #include <algorithm>
 #include <filesystem>

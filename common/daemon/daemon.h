@@ -4,7 +4,7 @@
 // here is on the data path.
 //
 // Called by: the main() of each daemon, which then wires the parts. Calls: common/daemon/log.h,
-// common/daemon/config_file.h. Errors are for people: they name the option and the remedy.
+// common/daemon/command_line.h. Errors are for people: they name the option and the remedy.
 
 #include <sys/types.h>
 
@@ -95,7 +95,7 @@ struct DaemonOptions {
   std::int32_t parent_pid = 0;
 };
 
-/// Adds --config (common/daemon/config_file.h), --tls-dir, --join-token-file, --log-level,
+/// Adds --config (common/daemon/command_line.h), --tls-dir, --join-token-file, --log-level,
 /// --log-format,
 /// --address-file,
 /// --exit-with-parent and --version.

@@ -143,7 +143,8 @@ TEST(StopSignals, TheEndOfATerminalStopsAndEndsNothingAtOnce) {
   child.signal(SIGHUP);
   child.signal(SIGINT);  // of two that wait the one with the lower number is taken first
   child.signal(SIGTERM);
-  EXPECT_THAT(child.wait(), ::testing::AnyOf(128 + SIGTERM, 128 + SIGINT)) << "by either, the second";
+  EXPECT_THAT(child.wait(), ::testing::AnyOf(128 + SIGTERM, 128 + SIGINT))
+      << "by either, the second";
 }
 
 TEST(StopSignals, UnderNohupTheEndOfATerminalIsNone) {

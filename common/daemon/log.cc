@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log_limit.h"
-#include "common/base/printable.h"
 #include "common/base/text.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/formatter.h"

@@ -3,7 +3,7 @@
 // Reports to the service manager (systemd, by sd_notify) that started the daemon: ready, status,
 // watchdog, stopping. Does nothing without a service manager.
 //
-// Called by: main(); the daemon's loop turns the pulse (common/base/loop_pulse.h). Calls: the
+// Called by: main(); the daemon's loop turns the pulse (common/threads/loop_pulse.h). Calls: the
 // service manager, which restarts a daemon whose pulse stops.
 
 #include <chrono>
@@ -12,7 +12,7 @@
 #include <string>
 #include <thread>
 
-#include "common/base/loop_pulse.h"
+#include "common/threads/loop_pulse.h"
 
 namespace poseidon {
 

@@ -1,4 +1,4 @@
-#include "common/files/checked_json.h"
+#include "common/files/json_fields.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

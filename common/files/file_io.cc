@@ -13,7 +13,7 @@
 #include <system_error>
 #include <utility>
 
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "common/base/text.h"
 
 namespace poseidon {

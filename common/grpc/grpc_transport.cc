@@ -16,7 +16,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
-#include "common/base/status_macros.h"
 #include "common/grpc/grpc_call.h"
 #include "common/grpc/sealed_sockets.h"
 #include "common/security/connection_door.h"

@@ -1,7 +1,7 @@
 #pragma once
 
 // The transport over gRPC: one completion queue, one thread that polls, decodes, sums (of large
-// chunks with helpers: common/base/thread_team.h) and writes.
+// chunks with helpers: common/threads/thread_team.h) and writes.
 // (Measured against callback and synchronous APIs, one polling thread per set of streams moves most
 // bytes per CPU second: no hand-over between threads, warm caches.) With grpc_call.h the only files
 // on the data path that include gRPC.

@@ -1,6 +1,6 @@
 #include "common/job/data_identity.h"
 
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "common/base/text.h"
 #include "common/files/json_fields.h"
 

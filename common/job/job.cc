@@ -9,12 +9,11 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "common/base/text.h"
 #include "common/files/file_io.h"
 #include "common/files/json_fields.h"
 #include "common/job/job_optimizer.h"
-#include "common/job/second_copies.h"
 #include "common/plan/chunking.h"
 
 namespace poseidon {

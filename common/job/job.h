@@ -21,6 +21,7 @@
 #include "common/base/ids.h"
 #include "common/job/data_spec.h"
 #include "common/plan/chunk_queue.h"
+#include "common/plan/chunking.h"
 #include "common/tensor/element_type.h"
 #include "common/tensor/optimizer.h"
 #include "nlohmann/json.hpp"
@@ -118,5 +119,12 @@ std::vector<std::string> job_warnings(const JobSpec& job);
 
 /// The inverse of parse_job: parse_job(job_to_json(job)) gives the same job.
 std::string job_to_json(const JobSpec& job);
+
+/// In bytes of parameters. `largest`: what a message holds.
+inline std::int64_t most_chunk_bytes(const JobSpec& job, std::int64_t largest) {
+  if (job.checkpoint.replicas == 1) return largest;
+  const std::int64_t slots = 1 + optimizer_state_slots(job.optimizer);
+  return largest / slots / kElementBytes * kElementBytes;
+}
 
 }  // namespace poseidon

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "common/base/text.h"
 #include "common/files/json_fields.h"
 

@@ -8,7 +8,7 @@
 #include "common/base/clock.h"
 #include "common/base/process_load.h"
 #include "common/daemon/service_manager.h"
-#include "common/tensor/tensor_memory.h"
+#include "common/memory/tensor_memory.h"
 #include "spdlog/spdlog.h"
 
 namespace poseidon {

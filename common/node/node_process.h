@@ -12,9 +12,9 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "common/base/loop_pulse.h"
 #include "common/daemon/daemon.h"
 #include "common/node/control_client.h"
+#include "common/threads/loop_pulse.h"
 
 namespace poseidon {
 

@@ -22,8 +22,8 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/clock.h"
-#include "common/base/status_macros.h"
 #include "common/security/connection_door.h"
 
 namespace poseidon {

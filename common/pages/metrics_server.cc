@@ -10,7 +10,6 @@
 #include "absl/strings/strip.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
-#include "common/base/status_macros.h"
 #include "common/daemon/daemon.h"
 #include "spdlog/spdlog.h"
 

@@ -13,9 +13,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "common/base/loop_pulse.h"
 #include "common/pages/http_server.h"
 #include "common/pages/metric_families.h"
+#include "common/threads/loop_pulse.h"
 
 namespace poseidon {
 

@@ -5,7 +5,7 @@
 #include <system_error>
 #include <utility>
 
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 
 namespace poseidon {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "common/base/text.h"
 #include "common/files/json_fields.h"
 

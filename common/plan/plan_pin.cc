@@ -5,7 +5,7 @@
 #include <limits>
 #include <map>
 
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "common/base/text.h"
 #include "common/files/json_fields.h"
 #include "common/plan/chunking.h"

@@ -25,7 +25,6 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/files/file_io.h"
 #include "common/security/connection_door.h"

@@ -76,7 +76,7 @@ TEST_F(SecurityTest, WhatIsWrongWithAFileIsNamed) {
   EXPECT_THAT(refusal(), ::testing::AllOf(HasSubstr("tls.crt"), HasSubstr("no certificate")));
   write_node(PeerRole::kWorker, days_from_now(-1));
   EXPECT_THAT(refusal(), ::testing::AllOf(HasSubstr("tls.crt"), HasSubstr("expired"),
-                                        HasSubstr("poseidon tls issue")));
+                                          HasSubstr("poseidon tls issue")));
   write_node(PeerRole::kServer, days_from_now(100));
   EXPECT_THAT(refusal(), HasSubstr("is that of a server, not of a worker"));
   write_node(PeerRole::kWorker, days_from_now(100));
@@ -85,7 +85,8 @@ TEST_F(SecurityTest, WhatIsWrongWithAFileIsNamed) {
   EXPECT_THAT(refusal(), HasSubstr("another authority"));
   write_node(PeerRole::kWorker, days_from_now(100));
   write("tls.key", authority_->key_pem);
-  EXPECT_THAT(refusal(), ::testing::AllOf(HasSubstr("tls.key"), HasSubstr("not the certificate's")));
+  EXPECT_THAT(refusal(),
+              ::testing::AllOf(HasSubstr("tls.key"), HasSubstr("not the certificate's")));
 }
 
 TEST_F(SecurityTest, WhatEndsFirstCounts) {

@@ -1,4 +1,4 @@
-#include "common/tensor/digest.h"
+#include "common/tensor/scan.h"
 
 #include <bit>
 #include <set>

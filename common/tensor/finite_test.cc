@@ -1,4 +1,4 @@
-#include "common/tensor/finite.h"
+#include "common/tensor/scan.h"
 
 #include <cmath>
 #include <cstddef>

@@ -7,7 +7,6 @@
 #include <cstddef>
 
 #include "common/base/check.h"
-#include "common/base/number_text.h"
 #include "common/base/text.h"
 
 namespace poseidon {

@@ -31,8 +31,8 @@
 #include "absl/status/status.h"
 #include "common/base/ids.h"
 #include "common/tensor/kernels.h"
+#include "common/tensor/scan.h"
 #include "common/tensor/schedule.h"
-#include "common/tensor/square_sum.h"
 
 namespace poseidon {
 
@@ -135,5 +135,14 @@ absl::Status validate(const OptimizerSpec& spec);
 
 /// Whether `value` is finite and not negative as float32.
 bool is_rate(double value);
+
+/// Elements [offset, offset + elements) of a layer's parameters (slot 0, all tensors end to end) or
+/// of one of the optimizer's slots (1 and 2, laid out alike).
+struct StateRange {
+  int slot = 0;
+  std::int64_t offset = 0, elements = 0;
+
+  bool operator==(const StateRange&) const = default;
+};
 
 }  // namespace poseidon

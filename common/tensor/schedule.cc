@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "common/base/check.h"
-#include "common/base/number_text.h"
 #include "common/base/text.h"
 #include "common/tensor/optimizer.h"
 

@@ -1,4 +1,4 @@
-#include "common/tensor/square_sum.h"
+#include "common/tensor/scan.h"
 
 #include <cmath>
 #include <limits>

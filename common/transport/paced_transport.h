@@ -50,7 +50,7 @@
 #include <memory>
 #include <string>
 
-#include "common/tensor/shared_arena.h"
+#include "common/memory/shared_arena.h"
 #include "common/transport/transport.h"
 #include "common/transport/windows.h"
 

@@ -42,7 +42,7 @@ struct FactorHeader {
   std::int64_t rows = 0;    ///< samples of the sender; of factors only
   std::int64_t offset = 0;  ///< elements, in the sender's dY, its X, or the parameters
   ElementType element_type = ElementType::kNone;
-  std::uint64_t digest = 0;  ///< common/tensor/digest.h; 0: none
+  std::uint64_t digest = 0;  ///< common/tensor/scan.h; 0: none
 };
 
 struct DecodedFactor {

@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/plan/plan.h"
-#include "common/tensor/square_sum.h"
+#include "common/tensor/scan.h"
 #include "common/transport/transport.h"
 
 namespace poseidon {

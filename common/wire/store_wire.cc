@@ -1,7 +1,7 @@
 #include "common/wire/store_wire.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "common/wire/protobuf_walk.h"
 
 namespace poseidon {

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/status_macros.h"
 #include "common/plan/tensor_parts.h"
 #include "common/wire/norm_wire.h"
 #include "common/wire/protobuf_walk.h"

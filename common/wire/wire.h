@@ -18,11 +18,11 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
-#include "common/base/team.h"
 #include "common/plan/chunking.h"
 #include "common/plan/plan.h"
 #include "common/tensor/element_type.h"
 #include "common/tensor/kernels.h"
+#include "common/threads/team.h"
 #include "common/transport/transport.h"
 
 namespace poseidon {

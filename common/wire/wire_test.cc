@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
-#include "common/tensor/aligned_buffer.h"
-#include "common/tensor/finite.h"
+#include "common/memory/aligned_buffer.h"
 #include "common/tensor/float16.h"
+#include "common/tensor/scan.h"
 #include "gmock/gmock.h"
 #include "poseidon/v1/data.pb.h"
 #include "tests/support/teams.h"

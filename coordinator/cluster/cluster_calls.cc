@@ -10,8 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
-#include "common/base/printable.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/daemon/log.h"
 #include "common/files/file_io.h"

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/printable.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
+#include "common/base/text.h"
 #include "common/checkpoint/restore_source.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/members/admission.h"

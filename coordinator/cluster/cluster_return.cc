@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/members/admission.h"
 #include "coordinator/records/durable_job.h"

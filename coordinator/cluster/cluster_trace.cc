@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "common/plan/plan_proto.h"
 #include "common/probes/trace_report.h"
 #include "coordinator/cluster/cluster.h"

@@ -168,9 +168,9 @@ TEST_F(GpuJobTest, ACpuTakesAPlaceOnlyWhenNobodyElseComes) {
   for (const LogLine& line : only<LogLine>(actions_)) {
     if (line.kind == LogLine::Kind::kAlarm) alarms.push_back(line.text);
   }
-  EXPECT_THAT(alarms,
-              ::testing::ElementsAre(HasSubstr("worker 1 (10.0.0.103:4711) computes on its CPU, the "
-                                             "others on GPUs")));
+  EXPECT_THAT(alarms, ::testing::ElementsAre(
+                          HasSubstr("worker 1 (10.0.0.103:4711) computes on its CPU, the "
+                                    "others on GPUs")));
 }
 
 TEST_F(GpuJobTest, AnotherGpuIsTakenAtOnceAndACpuForACpu) {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "common/base/seconds_text.h"
+#include "common/base/text.h"
 #include "coordinator/job/job_run.h"
 #include "coordinator/job/job_run_text.h"
 #include "coordinator/planning/local_groups.h"

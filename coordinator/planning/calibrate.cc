@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/seconds_text.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
+#include "common/base/text.h"
 #include "coordinator/planning/time_rule.h"
 
 namespace poseidon {

@@ -1,7 +1,7 @@
 #include "coordinator/planning/elastic_job.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "common/job/job.h"
 #include "nlohmann/json.hpp"
 

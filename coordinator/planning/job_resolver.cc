@@ -4,8 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/status_macros.h"
-#include "common/job/second_copies.h"
+#include "common/job/job.h"
 #include "common/plan/chunking.h"
 #include "common/plan/plan_pin.h"
 #include "coordinator/planning/tensor_rules.h"

@@ -14,8 +14,8 @@
 #include "common/plan/calibration.h"
 #include "common/plan/plan.h"
 #include "common/tensor/element_type.h"
-#include "coordinator/planning/iteration_model.h"
-#include "coordinator/planning/scheme_search.h"
+#include "coordinator/planning/cost/iteration_model.h"
+#include "coordinator/planning/cost/scheme_search.h"
 
 namespace poseidon {
 

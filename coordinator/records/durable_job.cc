@@ -7,9 +7,8 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "common/base/text.h"
-#include "common/files/checked_json.h"
 #include "common/files/json_fields.h"
 #include "common/plan/plan_proto.h"
 #include "google/protobuf/util/json_util.h"

@@ -6,7 +6,7 @@
 // Called by: coordinator/cluster/cluster.cc, which stores it when the job is submitted, when
 // training starts, when a recovery begins and when the first checkpoint exists; cluster_return.cc,
 // which reads it in the next process. metrics.jsonl tells the run's progress. Calls:
-// common/files/checked_json.h.
+// common/files/json_fields.h.
 
 #include <cstdint>
 #include <optional>

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/clock.h"
-#include "common/base/status_macros.h"
 #include "common/files/file_io.h"
 #include "coordinator/records/earlier_run.h"
 #include "nlohmann/json.hpp"

@@ -4,8 +4,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/ids.h"
-#include "common/base/status_macros.h"
 #include "common/checkpoint/directory_identity.h"
 #include "common/files/file_io.h"
 #include "common/wire/snapshot.h"

@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/fnv.h"
 #include "common/base/random.h"
 
 namespace poseidon {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "common/files/json_fields.h"
 #include "models/net/net.h"
 #include "models/net/net_names.h"

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/nearest.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/files/json_fields.h"
 #include "models/net/net.h"

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "common/memory/aligned_buffer.h"
 #include "common/plan/chunking.h"
-#include "common/tensor/aligned_buffer.h"
 #include "common/tensor/element_type.h"
 #include "common/transport/transport.h"
 #include "sync/chunks/aggregator.h"

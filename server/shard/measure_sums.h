@@ -9,8 +9,8 @@
 #include <cstdint>
 
 #include "common/base/clock.h"
-#include "common/base/team.h"
 #include "common/tensor/optimizer.h"
+#include "common/threads/team.h"
 
 namespace poseidon {
 

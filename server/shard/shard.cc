@@ -9,8 +9,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/status_macros.h"
-#include "common/tensor/finite.h"
+#include "common/tensor/scan.h"
 
 namespace poseidon {
 namespace {

@@ -2,7 +2,7 @@
 
 // All chunks that one server owns: parameters, optimizer state, and the sums being formed. Pure:
 // message in, decision out; no sockets or clock. One thread calls it; loops over a chunk's elements
-// are split among a team (common/base/team.h) and give the same bits with any team.
+// are split among a team (common/threads/team.h) and give the same bits with any team.
 //
 // Called by: sync/chunks/chunk_service.h, which decodes messages and sends what the shard decides.
 // Calls: sync/chunks/aggregator.h, common/tensor/optimizer.h.
@@ -51,11 +51,11 @@
 #include <vector>
 
 #include "common/base/ids.h"
-#include "common/base/team.h"
+#include "common/memory/aligned_buffer.h"
 #include "common/plan/plan.h"
 #include "common/plan/tensor_parts.h"
-#include "common/tensor/aligned_buffer.h"
 #include "common/tensor/optimizer.h"
+#include "common/threads/team.h"
 #include "common/transport/transport.h"
 #include "common/wire/norm_wire.h"
 #include "common/wire/wire.h"

@@ -13,8 +13,8 @@
 #include <memory>
 #include <optional>
 
-#include "common/base/team.h"
 #include "common/probes/traffic.h"
+#include "common/threads/team.h"
 #include "common/transport/transport.h"
 #include "common/wire/wire.h"
 #include "server/shard/shard.h"

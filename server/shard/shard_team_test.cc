@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "common/base/random.h"
-#include "common/base/thread_team.h"
+#include "common/threads/thread_team.h"
 #include "common/wire/norm_wire.h"
 #include "gtest/gtest.h"
 #include "server/shard/shard_test_fixture.h"

@@ -8,7 +8,7 @@
 // Calls: nothing.
 
 #include "common/base/ids.h"
-#include "common/tensor/aligned_buffer.h"
+#include "common/memory/aligned_buffer.h"
 
 namespace poseidon {
 

@@ -17,7 +17,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "common/files/file_io.h"
 #include "server/store/rocksdb_files.h"
 #include "server/store/snapshot_index.h"

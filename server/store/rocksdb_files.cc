@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "common/files/file_io.h"
 #include "server/store/snapshot_index.h"
 #include "spdlog/spdlog.h"

@@ -1,7 +1,8 @@
 #pragma once
 
 // The sum of one chunk's gradients over all who contribute. Pure. One thread calls it; what it does
-// to the elements is done by a team (common/base/team.h), with the same bits whatever team that is.
+// to the elements is done by a team (common/threads/team.h), with the same bits whatever team that
+// is.
 //
 // Before: server/shard/shard.h, or the relay of a group of workers (sync/relay/relay.h), checked
 // the message. After: the optimizer takes the sum, or the relay sends it on.
@@ -27,10 +28,10 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "common/base/team.h"
-#include "common/tensor/aligned_buffer.h"
+#include "common/memory/aligned_buffer.h"
 #include "common/tensor/element_type.h"
 #include "common/tensor/kernels.h"
+#include "common/threads/team.h"
 #include "common/transport/transport.h"
 
 namespace poseidon {

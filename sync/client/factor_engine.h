@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
-#include "common/tensor/square_sum.h"
+#include "common/tensor/scan.h"
 #include "sync/routes/factor_stacks.h"
 
 namespace poseidon {

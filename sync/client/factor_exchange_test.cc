@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/tensor/aligned_buffer.h"
+#include "common/memory/aligned_buffer.h"
 #include "common/transport/memory_transport.h"
 #include "gmock/gmock.h"
 #include "tests/support/mute_peer.h"

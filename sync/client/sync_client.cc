@@ -9,8 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/check.h"
-#include "common/tensor/digest.h"
-#include "common/tensor/finite.h"
+#include "common/tensor/scan.h"
 #include "sync/relay/relay.h"
 
 namespace poseidon {

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "common/base/clock.h"
 #include "common/base/ids.h"
-#include "common/base/team.h"
+#include "common/threads/team.h"
 #include "sync/routes/landing.h"
 #include "sync/routes/sfb_route.h"
 

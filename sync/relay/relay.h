@@ -34,9 +34,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/team.h"
+#include "common/memory/aligned_buffer.h"
 #include "common/plan/plan.h"
-#include "common/tensor/aligned_buffer.h"
+#include "common/threads/team.h"
 #include "sync/chunks/aggregator.h"
 #include "sync/chunks/chunk_holder.h"
 #include "sync/chunks/consistency.h"

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "common/base/random.h"
-#include "common/base/thread_team.h"
 #include "common/tensor/float16.h"
+#include "common/threads/thread_team.h"
 #include "gmock/gmock.h"
 #include "tests/support/toy_plan.h"
 

@@ -5,7 +5,7 @@
 //
 // Before: sync/client/sync_client.h owns it, and the trainer's thread writes this worker's part
 // and reads complete stacks; sync/routes/sfb_route.h puts the other workers' parts there and sends
-// from it. After: common/tensor/aligned_buffer.h.
+// from it. After: common/memory/aligned_buffer.h.
 //
 // Threads: the object does not change once it is made; which thread may touch which floats is the
 // route's rule. A worker's own part of an iteration belongs to the trainer until it says
@@ -19,8 +19,8 @@
 #include <span>
 #include <vector>
 
+#include "common/memory/aligned_buffer.h"
 #include "common/plan/plan.h"
-#include "common/tensor/aligned_buffer.h"
 #include "common/wire/factor_wire.h"
 
 namespace poseidon {

@@ -2,8 +2,8 @@
 
 // What a message from a server, or from a relay, did to a worker's memory.
 //
-// Before: sync/routes/ps_route.h uses a message. After: sync/links/chunk_links.h deals with what was
-// refused and tells ChunkEvents the rest (sync/links/sync_events.h).
+// Before: sync/routes/ps_route.h uses a message. After: sync/links/chunk_links.h deals with what
+// was refused and tells ChunkEvents the rest (sync/links/sync_events.h).
 
 #include <cstddef>
 #include <cstdint>

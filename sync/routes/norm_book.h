@@ -20,7 +20,7 @@
 #include "common/base/ids.h"
 #include "common/plan/plan.h"
 #include "common/plan/tensor_parts.h"
-#include "common/tensor/square_sum.h"
+#include "common/tensor/scan.h"
 
 namespace poseidon {
 

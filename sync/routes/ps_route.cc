@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/memory/aligned_buffer.h"
 #include "common/plan/tensor_parts.h"
-#include "common/tensor/aligned_buffer.h"
 #include "common/wire/norm_wire.h"
 
 namespace poseidon {

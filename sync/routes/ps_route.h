@@ -25,10 +25,10 @@
 #include <string>
 #include <vector>
 
-#include "common/base/team.h"
+#include "common/memory/aligned_buffer.h"
 #include "common/plan/chunk_queue.h"
 #include "common/plan/plan.h"
-#include "common/tensor/aligned_buffer.h"
+#include "common/threads/team.h"
 #include "common/transport/transport.h"
 #include "common/wire/wire.h"
 #include "sync/routes/chunk_request.h"

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
-#include "common/tensor/finite.h"
+#include "common/tensor/scan.h"
 
 namespace poseidon {
 namespace {

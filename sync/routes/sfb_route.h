@@ -34,9 +34,9 @@
 #include <string>
 #include <vector>
 
+#include "common/memory/aligned_buffer.h"
 #include "common/plan/chunk_queue.h"
 #include "common/plan/plan.h"
-#include "common/tensor/aligned_buffer.h"
 #include "common/transport/transport.h"
 #include "common/wire/factor_wire.h"
 #include "sync/routes/factor_stacks.h"

@@ -6,9 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/status_macros.h"
-#include "common/tensor/aligned_buffer.h"
-#include "common/tensor/finite.h"
+#include "common/memory/aligned_buffer.h"
+#include "common/tensor/scan.h"
 #include "spdlog/spdlog.h"
 
 namespace poseidon {

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/ids.h"
-#include "common/tensor/state_range.h"
+#include "common/tensor/optimizer.h"
 
 namespace poseidon {
 

@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "common/tensor/aligned_buffer.h"
+#include "common/memory/aligned_buffer.h"
 
 namespace poseidon {
 

@@ -12,7 +12,7 @@
 
 #include "common/grpc/grpc_transport.h"
 #include "common/job/job.h"
-#include "common/tensor/tensor_memory.h"
+#include "common/memory/tensor_memory.h"
 #include "common/transport/paced_transport.h"
 #include "common/wire/factor_wire.h"
 #include "gmock/gmock.h"

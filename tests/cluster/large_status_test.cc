@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cli/commands/top_format.h"
+#include "cli/terminal/top_format.h"
 #include "common/base/text.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/cluster_test_support.h"

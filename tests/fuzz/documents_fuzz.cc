@@ -12,7 +12,7 @@
 #include "cli/doctor/doctor_format.h"
 #include "common/base/check.h"
 #include "common/checkpoint/checkpoint.h"
-#include "common/daemon/config_file.h"
+#include "common/daemon/command_line.h"
 #include "common/files/json_fields.h"
 #include "common/plan/plan_pin.h"
 #include "coordinator/records/durable_job.h"

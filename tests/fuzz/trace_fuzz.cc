@@ -10,13 +10,13 @@
 #include <limits>
 #include <string>
 
-#include "cli/commands/top_format.h"
-#include "cli/commands/trace_json.h"
 #include "cli/doctor/doctor_diagnose.h"
 #include "cli/doctor/doctor_facts.h"
 #include "cli/doctor/doctor_format.h"
 #include "cli/remote/trace_data.h"
+#include "cli/remote/trace_json.h"
 #include "cli/terminal/status_format.h"
+#include "cli/terminal/top_format.h"
 #include "common/base/check.h"
 #include "common/pages/status_json.h"
 #include "tests/fuzz/input.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "CLI/CLI.hpp"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "worker/engine/cpu/cpu_device.h"
 #include "worker/worker_main.h"
 

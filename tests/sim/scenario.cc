@@ -11,7 +11,7 @@
 #include "common/base/random.h"
 #include "common/plan/tensor_parts.h"
 #include "common/tensor/float16.h"
-#include "common/tensor/square_sum.h"
+#include "common/tensor/scan.h"
 #include "tests/support/toy_plan.h"
 
 namespace poseidon::sim {

@@ -13,7 +13,7 @@
 #include "common/plan/plan.h"
 #include "common/tensor/element_type.h"
 #include "common/tensor/optimizer.h"
-#include "common/tensor/square_sum.h"
+#include "common/tensor/scan.h"
 #include "common/transport/memory_transport.h"
 #include "sync/routes/sfb_route.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/fnv.h"
+#include "common/base/random.h"
 #include "gtest/gtest.h"
 #include "tests/support/layer_harness.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/base/random.h"
-#include "common/base/team.h"
+#include "common/threads/team.h"
 
 namespace poseidon::testing_support {
 

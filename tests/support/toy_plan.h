@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "common/memory/aligned_buffer.h"
 #include "common/plan/plan.h"
-#include "common/tensor/aligned_buffer.h"
 #include "common/transport/transport.h"
 #include "common/wire/wire.h"
 

@@ -236,7 +236,7 @@ class Device {
 /// Zeroed host memory aligned to 64 bytes: what CPU devices allocate.
 absl::StatusOr<DeviceMemory> allocate_aligned(std::int64_t bytes);
 
-/// The same for tensors that will be sent (common/tensor/tensor_memory.h).
+/// The same for tensors that will be sent (common/memory/tensor_memory.h).
 absl::StatusOr<DeviceMemory> allocate_sendable(std::int64_t bytes);
 
 }  // namespace poseidon

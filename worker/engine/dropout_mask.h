@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <string_view>
 
-#include "common/base/fnv.h"
 #include "common/base/random.h"
 
 namespace poseidon {

@@ -18,10 +18,9 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/base/ids.h"
+#include "common/memory/aligned_buffer.h"
 #include "common/probes/stage.h"
-#include "common/tensor/aligned_buffer.h"
 #include "common/tensor/optimizer.h"
-#include "common/tensor/state_range.h"
 #include "models/net/net.h"
 #include "worker/data/batch.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "common/tensor/square_sum.h"
+#include "common/tensor/scan.h"
 #include "gmock/gmock.h"
 #include "models/net/initialise.h"
 #include "tests/support/factor_checks.h"

@@ -6,10 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/check.h"
 #include "common/base/nearest.h"
-#include "common/base/status_macros.h"
 #include "common/files/json_fields.h"
-#include "common/tensor/finite.h"
+#include "common/tensor/scan.h"
 
 namespace poseidon {
 namespace {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "common/tensor/square_sum.h"
+#include "common/tensor/scan.h"
 #include "tests/twins/reference_device/reference_operators.h"
 
 namespace poseidon {

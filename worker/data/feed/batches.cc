@@ -8,7 +8,6 @@
 #include "absl/strings/str_join.h"
 #include "common/base/check.h"
 #include "common/base/process_load.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "worker/data/feed/sampler.h"
 

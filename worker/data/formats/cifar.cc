@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "common/base/text.h"
 #include "common/files/file_io.h"
 

@@ -6,7 +6,7 @@
 #include <system_error>
 #include <utility>
 
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "common/base/text.h"
 #include "common/files/file_io.h"
 #include "worker/data/formats/gzip.h"

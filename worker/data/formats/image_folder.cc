@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/files/file_io.h"
 

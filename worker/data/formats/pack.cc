@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "worker/data/formats/helper_threads.h"
 #include "worker/data/formats/records_writer.h"

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/files/json_fields.h"
 #include "worker/data/formats/image_folder.h"

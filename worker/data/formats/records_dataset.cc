@@ -10,7 +10,6 @@
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
 #include "common/base/descriptor.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/files/file_io.h"
 #include "worker/data/formats/record_format.h"

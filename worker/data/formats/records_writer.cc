@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "worker/data/formats/records_dataset.h"
 

@@ -4,7 +4,6 @@
 #include <array>
 
 #include "common/base/check.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "worker/data/images/jpeg_decoder.h"
 #include "worker/data/images/png_decoder.h"

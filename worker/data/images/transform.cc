@@ -7,7 +7,6 @@
 
 #include "common/base/check.h"
 #include "common/base/random.h"
-#include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "worker/data/images/image_decoder.h"
 

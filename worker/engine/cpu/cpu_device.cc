@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/process_load.h"
-#include "common/tensor/square_sum.h"
+#include "common/tensor/scan.h"
 #include "worker/engine/cpu/factor_step.h"
 #include "worker/engine/cpu/loop_operators.h"
 #include "worker/engine/cpu/onednn_operator.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "common/tensor/square_sum.h"
+#include "common/tensor/scan.h"
 #include "dnnl.hpp"
 #include "worker/engine/cpu/parallel.h"
 

@@ -22,7 +22,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/status_macros.h"
 #include "worker/engine/cuda/cuda_context.h"
 #include "worker/engine/cuda/cuda_factors.h"
 #include "worker/engine/cuda/cuda_mark.h"

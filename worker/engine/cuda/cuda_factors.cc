@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "common/tensor/optimizer.h"
 #include "worker/engine/cuda/cuda_mark.h"
 #include "worker/engine/cuda/cuda_status.h"

@@ -1,6 +1,6 @@
 #include "worker/engine/cuda/cuda_twin.h"
 
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "worker/engine/cuda/cuda_status.h"
 #include "worker/engine/cuda/kernels/cuda_kernels.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "worker/engine/cuda/cuda_operators.h"
 #include "worker/engine/cuda/cuda_status.h"
 #include "worker/engine/cuda/kernels/cuda_kernels.h"

@@ -5,7 +5,7 @@
 #include "worker/engine/cuda/matrix_product.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "worker/engine/cuda/cuda_status.h"
 
 namespace poseidon {

@@ -5,9 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "common/base/fnv.h"
+#include "common/base/check.h"
 #include "common/base/random.h"
-#include "common/base/status_macros.h"
 #include "worker/engine/cuda/cuda_operators.h"
 #include "worker/engine/cuda/cuda_status.h"
 #include "worker/engine/cuda/kernels/cuda_kernels.h"

@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "models/net/batch_norm_errors.h"
 #include "worker/engine/cuda/cuda_operators.h"
 #include "worker/engine/cuda/cuda_status.h"

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "common/base/check.h"
-#include "common/base/status_macros.h"
 
 namespace poseidon {
 namespace {

@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/tensor/state_range.h"
+#include "common/tensor/optimizer.h"
 #include "worker/engine/device.h"
 
 namespace poseidon {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "worker/engine/executor/tensor_lifetimes.h"
 
 namespace poseidon {

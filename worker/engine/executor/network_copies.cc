@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "worker/engine/executor/network_executor.h"
 
 namespace poseidon {

@@ -7,9 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/status_macros.h"
-#include "common/tensor/finite.h"
-#include "common/tensor/tensor_memory.h"
+#include "common/memory/tensor_memory.h"
+#include "common/tensor/scan.h"
 
 namespace poseidon {
 namespace {

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/status_macros.h"
 #include "worker/engine/executor/network_executor.h"
 
 namespace poseidon {

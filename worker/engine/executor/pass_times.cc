@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/base/status_macros.h"
 
 namespace poseidon {
 

@@ -13,8 +13,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/status_macros.h"
-#include "common/tensor/tensor_memory.h"
+#include "common/base/check.h"
+#include "common/memory/tensor_memory.h"
 #include "spdlog/spdlog.h"
 #include "worker/engine/plugin/device_plugin_entry.h"
 

@@ -29,7 +29,7 @@ inline constexpr char kDevicePluginInterface[] =
 
 /// What the program offers to the plug-in; outlives it. Any thread.
 struct DevicePluginHost {
-  /// common/tensor/tensor_memory.h of the program: a plug-in's own copy of it would be another
+  /// common/memory/tensor_memory.h of the program: a plug-in's own copy of it would be another
   /// arena.
   void* (*allocate_tensor_memory)(std::size_t bytes);
   void (*free_tensor_memory)(void* memory);

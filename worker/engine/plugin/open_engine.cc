@@ -10,7 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
+#include "common/base/check.h"
 #include "spdlog/spdlog.h"
 #include "worker/engine/cpu/cpu_device.h"
 #include "worker/engine/executor/network_executor.h"
