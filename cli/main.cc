@@ -161,10 +161,9 @@ void add_doctor(CLI::App& app, DoctorOptions& options) {
                  "number of iterations to trace to look at (default: some seconds of them)")
       ->check(CLI::Range(2, 1000));
   app.footer(
-      "Takes a short trace, looks at it, at the status and at the daemons' metrics (of those with\n"
-      "--metrics-listen that are reached from here), and says what limits the job: which node, "
-      "link,\n"
-      "server, disk, layer or machine, what it costs, and what to do.\n\n"
+      "Takes a short trace, looks at it, at the status and at the counters that nodes report, and\n"
+      "says what limits the job: which node, link, server, disk, layer or machine, what it costs,\n"
+      "and what to do.\n\n"
       "Example:\n  poseidon doctor --coordinator 10.0.0.1:4700");
 }
 

@@ -10,6 +10,7 @@
 #include "common/base/text.h"
 #include "common/daemon/daemon.h"
 #include "common/grpc/grpc_status.h"
+#include "common/node/node_counters.h"
 #include "common/pages/http_server.h"
 #include "common/pages/metrics_server.h"
 #include "common/threads/mutex.h"
@@ -352,7 +353,7 @@ class GrpcService final : public v1::Coordinator::CallbackService {
                                       const v1::GetStatusRequest* request,
                                       v1::GetStatusResponse* response) override {
     return answer(context, "GetStatus", *request, response,
-                  [&] { return cluster_->status(*request, context->peer()); });
+                  [&] { return status(*request, context->peer()); });
   }
 
   grpc::ServerUnaryReactor* ListCheckpoints(grpc::CallbackServerContext* context,
@@ -413,6 +414,19 @@ class GrpcService final : public v1::Coordinator::CallbackService {
   }
 
  private:
+  /// The cluster's, with what its door has counted.
+  absl::StatusOr<v1::GetStatusResponse> status(const v1::GetStatusRequest& request,
+                                               const std::string& peer) {
+    absl::StatusOr<v1::GetStatusResponse> status = cluster_->status(request, peer);
+    if (!status.ok()) return status;
+    v1::CoordinatorCounters& own = *status->mutable_counters();
+    fill_refused_connections(*security_, *own.mutable_refused_connections());
+    if (const auto expiry = security_->expires_unix_s()) {
+      own.set_certificate_expiry_unix_s(*expiry);
+    }
+    return status;
+  }
+
   absl::Status admit(grpc::CallbackServerContext* context, const char* method) {
     return security_->admit(*context, str_cat(kCoordinatorMethods, method));
   }

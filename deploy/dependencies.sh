@@ -17,7 +17,6 @@ build_packages=(
   zlib1g-dev libjpeg62-turbo-dev libpng-dev libisal-dev
   # JSON, logging, command line, metrics, HTTP
   nlohmann-json3-dev libspdlog-dev libcli11-dev prometheus-cpp-dev libmicrohttpd-dev libgnutls28-dev
-  libcurl4-openssl-dev
   # certificates, and the encryption of tensors
   libssl-dev libgcrypt20-dev
   # readiness and watchdog of services

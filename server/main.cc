@@ -20,6 +20,7 @@
 #include "common/grpc/grpc_transport.h"
 #include "common/memory/tensor_memory.h"
 #include "common/node/link_probe.h"
+#include "common/node/node_counters.h"
 #include "common/node/node_process.h"
 #include "common/pages/node_metrics.h"
 #include "common/probes/refusal_log.h"
@@ -135,17 +136,22 @@ absl::Status run(const MainOptions& options) {
   grpc.start();
   POSEIDON_RETURN_IF_ERROR(announce_address(options.node.daemon, *address));
 
-  ServerNode node({.service = &service,
-                   .keeper = &keeper,
-                   .stores = &stores,
-                   .probe = node_probe,
-                   .refusals = &refusals,
-                   .metrics = metrics.get(),
-                   .link = &probe,
-                   .threads = threads,
-                   .set_window = [&transport](std::int64_t worker_window) {
-                     transport.set_window(server_window_bytes(worker_window));
-                   }});
+  const DeviceSampler disk_space([&options] { return disk_figures(options.data_dir); });
+  ServerNode node(
+      {.service = &service,
+       .keeper = &keeper,
+       .stores = &stores,
+       .probe = node_probe,
+       .refusals = &refusals,
+       .metrics = metrics.get(),
+       .link = &probe,
+       .threads = threads,
+       .set_window =
+           [&transport](std::int64_t worker_window) {
+             transport.set_window(server_window_bytes(worker_window));
+           },
+       .counters = {
+           .traffic = {&transport.traffic()}, .security = security, .devices = &disk_space}});
   ControlClientOptions client;
   client.transport = &attach;
   client.security = security;

@@ -52,7 +52,8 @@ ServerNode::ServerNode(const ServerNodeParts& parts)
                      return measure(task, threads, report);
                    }),
       replicas_(parts.stores),
-      set_window_(parts.set_window) {
+      set_window_(parts.set_window),
+      counters_(parts.counters) {
   service_->set_frozen_sink([this](Epoch epoch, FrozenChunk chunk) {
     const SnapshotId snapshot = snapshot_id(epoch, chunk.version);
     loop_.assert_held();
@@ -327,6 +328,7 @@ void ServerNode::fill_heartbeat(v1::Heartbeat& heartbeat) {
   }
   fill_heartbeat_totals(traffic.get(), nullptr, *refusals_, heartbeat);
   fill_load(*probe_, *heartbeat.mutable_load());
+  fill_counters(*probe_, traffic.get(), counters_, *heartbeat.mutable_counters());
 }
 
 }  // namespace poseidon

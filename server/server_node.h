@@ -16,6 +16,7 @@
 #include "common/node/control_client.h"
 #include "common/node/link_probe.h"
 #include "common/node/node_calibration.h"
+#include "common/node/node_counters.h"
 #include "common/pages/node_metrics.h"
 #include "common/threads/mutex.h"
 #include "common/threads/thread_roles.h"
@@ -38,6 +39,7 @@ struct ServerNodeParts {
   int threads = 1;                 ///< threads of the service's team, for measurements
   /// Sets the window of the service's transport to Plan::window_bytes. May be null.
   std::function<void(std::int64_t)> set_window = nullptr;
+  CounterSources counters;  ///< of the heartbeats
 };
 
 /// Callbacks come from the control client's threads.
@@ -94,6 +96,7 @@ class ServerNode final : public ControlEvents {
   std::unique_ptr<StoreTransfer> transfer_ ABSL_GUARDED_BY(loop_);
   ReplicaSender replicas_ ABSL_GUARDED_BY(loop_);
   const std::function<void(std::int64_t)> set_window_;
+  const CounterSources counters_;
 };
 
 }  // namespace poseidon

@@ -18,6 +18,7 @@
 #include "common/checkpoint/restore_source.h"
 #include "common/job/job.h"
 #include "common/node/control_client.h"
+#include "common/node/node_counters.h"
 #include "common/pages/node_metrics.h"
 #include "common/threads/mutex.h"
 #include "common/threads/thread_roles.h"
@@ -47,6 +48,7 @@ struct WorkerNodeOptions {
   Milliseconds away_timeout{3600000};
   PeerAccess peers;  ///< for layers that go by SFB; what it points to outlives the node
   std::shared_ptr<NodeProbe> probe = std::make_shared<NodeProbe>();
+  CounterSources counters;  ///< of the heartbeats
 };
 
 /// The services that a job uses. All outlive it.

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "common/grpc/grpc_transport.h"
 #include "common/memory/tensor_memory.h"
 #include "common/node/link_probe.h"
+#include "common/node/node_counters.h"
 #include "common/node/node_process.h"
 #include "common/pages/gpu_monitor.h"
 #include "common/pages/node_metrics.h"
@@ -102,13 +104,21 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
                         server_window_bytes());
   PacedTransport to_relay(&grpc.add_method(kLocalAggregationMethod), tensor_arena());
   std::unique_ptr<GpuMonitor> gpu;
-  if (!engine.gpu_bus_id.empty() && !options.node.metrics_listen.empty()) {
+  if (!engine.gpu_bus_id.empty()) {
     auto monitor = open_nvml_monitor(engine.gpu_bus_id);
     if (monitor.ok()) {
       gpu = *std::move(monitor);
     } else {
       spdlog::info("no metrics of the GPU: {}", std::string(monitor.status().message()));
     }
+  }
+  std::optional<DeviceSampler> devices;
+  if (gpu != nullptr) {
+    devices.emplace([gpu = gpu.get()] {
+      const GpuFigures figures = gpu->read();
+      return DeviceFigures{.gpu_utilization = figures.utilization,
+                           .gpu_celsius = figures.temperature_celsius};
+    });
   }
   std::unique_ptr<NodeMetrics> metrics;
   if (!options.node.metrics_listen.empty()) {
@@ -153,6 +163,10 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
     node_options.peers = {.transport = &peers, .door = &door, .relays = &to_relay, .relay = &relay};
     node_options.stores = &stores;
     node_options.probe = node_probe;
+    node_options.counters = {
+        .traffic = {&transport.traffic(), &peers.traffic(), &relays.traffic(), &to_relay.traffic()},
+        .security = security,
+        .devices = devices ? &*devices : nullptr};
     node_options.away_timeout = Milliseconds(options.node.coordinator_away_s * 1000);
     node_options.sync.syncer.team = &team;
     node_options.sync.syncer.log = [](const std::string& text) { spdlog::warn("{}", text); };

@@ -182,14 +182,14 @@ double sane(double told) {
   return std::isfinite(told) ? std::clamp(told, 0.0, kMostLoad) : 0.0;
 }
 
-void add_to_machine(const DoctorFacts::Node& node, const v1::LoadStatus& load, DoctorFacts& facts) {
+void add_to_machine(const DoctorFacts::Node& node, std::uint32_t cores, DoctorFacts& facts) {
   auto machine = std::find_if(facts.machines.begin(), facts.machines.end(),
-                              [&](const auto& known) { return known.id == load.machine(); });
+                              [&](const auto& known) { return known.id == node.machine; });
   if (machine == facts.machines.end()) {
     machine = facts.machines.insert(facts.machines.end(), DoctorFacts::Machine{});
-    machine->id = load.machine();
+    machine->id = node.machine;
   }
-  machine->cores = std::max(machine->cores, static_cast<double>(load.cores()));
+  machine->cores = std::max(machine->cores, static_cast<double>(cores));
   machine->used += node.used;
   machine->wanted += node.wanted;
   machine->processes.push_back(node.name);
@@ -227,11 +227,14 @@ DoctorFacts make_facts(const TraceData& trace, const v1::GetStatusResponse& stat
     DoctorFacts::Node common{.name = node.name()};
     links.fill(n, common);
     const v1::NodeStatus* told = status_of(status, node);
-    if (told != nullptr && told->has_load()) {
-      common.machine = told->load().machine();
+    // A node says its machine when it joins, its load from the second heartbeat on.
+    if (told != nullptr) {
+      common.machine = told->machine() != 0 ? told->machine() : told->load().machine();
+    }
+    if (told != nullptr && (told->has_load() || common.machine != 0)) {
       common.used = sane(told->load().cores_used());
       common.wanted = sane(told->load().cores_wanted());
-      add_to_machine(common, told->load(), facts);
+      add_to_machine(common, told->load().cores(), facts);
     }
     std::array<double, static_cast<std::size_t>(Stage::kCount)> spent{};
     std::map<Iteration, double> computed;

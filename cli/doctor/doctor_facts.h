@@ -2,8 +2,7 @@
 
 // What is known of a job that trains, as `poseidon doctor` looks at it: out of a trace of some
 // iterations (who computed, waited and sent how long), the coordinator's status (cores, disks) and
-// the daemons' metrics before and after (what they count, and what the trace does not reach back
-// to). Pure.
+// the counters that nodes report before and after (what the trace does not reach back to). Pure.
 
 #include <cstdint>
 #include <map>
@@ -64,7 +63,7 @@ struct DoctorFacts {
     std::vector<std::string> processes;
   };
 
-  /// A daemon, by its own metrics (cli/doctor/doctor_metrics.h).
+  /// A daemon, by its own counters (cli/doctor/doctor_counters.h).
   struct Daemon {
     enum class Role { kCoordinator, kServer, kWorker };
     Role role = Role::kCoordinator;
@@ -106,7 +105,7 @@ struct DoctorFacts {
   std::vector<Server> servers;
   std::vector<Layer> layers;
   std::vector<Machine> machines;
-  std::vector<Daemon> daemons;     ///< those whose metrics could be read
+  std::vector<Daemon> daemons;     ///< those that sent counters before and after
   std::vector<std::string> notes;  ///< what is missing and why
 };
 

@@ -169,6 +169,16 @@ TEST_F(Facts, MachinesAreAddedUpWhateverTheirAddresses) {
   EXPECT_DOUBLE_EQ(facts.servers[0].disk_bytes_per_s, 7.0);
 }
 
+TEST_F(Facts, AMachineIsKnownBeforeTheFirstLoad) {
+  status_.add_workers()->set_machine(42);
+  status_.add_servers()->set_machine(43);
+  const DoctorFacts facts = make_facts(trace_, status_);
+  ASSERT_EQ(facts.machines.size(), 2U);
+  EXPECT_EQ(facts.workers.at(0).node.machine, 42U);
+  EXPECT_EQ(facts.servers.at(0).node.machine, 43U);
+  EXPECT_DOUBLE_EQ(facts.machines[0].cores, 0.0) << "unknown";
+}
+
 TEST_F(Facts, WithoutTheOtherEndNothingIsSaidOfALink) {
   trace_.nodes.pop_back();
   trace_.notes = {"server 0 (s:1) did not answer"};

@@ -6,6 +6,7 @@
 
 #include "CLI/CLI.hpp"
 #include "common/base/clock.h"
+#include "common/base/process_load.h"
 #include "common/daemon/service_manager.h"
 #include "common/memory/tensor_memory.h"
 #include "spdlog/spdlog.h"
@@ -44,6 +45,7 @@ absl::Status run_node(const NodeOptions& options, NodeParts parts) {
   client_options.join_timeout = Milliseconds(options.join_timeout_s * 1000);
   client_options.away_timeout = Milliseconds(options.coordinator_away_s * 1000);
   client_options.join.set_process_id(static_cast<std::uint32_t>(getpid()));
+  client_options.join.set_machine(process_load().machine);
   client_options.on_turn = [pulse = parts.pulse, &clock] { pulse->turn(clock.now()); };
   ControlClient client(std::move(client_options), parts.events);
   parts.set_client(&client);

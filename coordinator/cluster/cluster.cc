@@ -303,6 +303,7 @@ JobActions Cluster::handle_report(NodeId from, const v1::NodeMessage& message) {
 
 void Cluster::handle_heartbeat(NodeId from, const v1::Heartbeat& heartbeat) {
   if (heartbeat.has_load()) take_load(from, heartbeat.load());
+  counters_.take(from, heartbeat);
   auto& totals = node_refusals_[from];
   for (const v1::RefusedCount& count : heartbeat.refused()) {
     const std::string reason(utf8_prefix(one_line(count.reason()), kMaxReasonBytes));
@@ -365,6 +366,7 @@ void Cluster::depart(const Departure& departure, const absl::Status& status, Dep
   }
   if (traffic_) traffic_->remove(id);
   loads_.remove(id);
+  counters_.remove(id);
   trace_lost(id, absl::StrCat("is gone (it ", departure.reason, ")"));
   if (const auto it = node_refusals_.find(id); it != node_refusals_.end()) {
     for (const auto& [reason, count] : it->second) {

@@ -35,6 +35,7 @@
 #include "common/base/clock.h"
 #include "common/transport/background.h"
 #include "coordinator/job/job_run.h"
+#include "coordinator/members/counter_book.h"
 #include "coordinator/members/load_monitor.h"
 #include "coordinator/members/membership.h"
 #include "coordinator/planning/job_resolver.h"
@@ -256,6 +257,7 @@ class Cluster {
   void fill_nodes(v1::GetStatusResponse& out) const;
   void fill_layers(v1::GetStatusResponse& out) const;
   void fill_refused(v1::GetStatusResponse& out) const;
+  void fill_own_counters(v1::GetStatusResponse& out) const;
 
   const ClusterOptions options_;
   const JobResolver resolver_;
@@ -316,6 +318,7 @@ class Cluster {
   LossCurve curve_;   ///< of the job
   EventList events_;  ///< of the cluster
   LoadMonitor loads_;
+  CounterBook counters_;
   std::unique_ptr<TraceRun> trace_;  ///< while one is being taken ...
   Epoch trace_epoch_;                ///< ... of this epoch
   std::shared_ptr<TraceSink> trace_sink_;

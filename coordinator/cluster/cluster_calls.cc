@@ -1,6 +1,7 @@
 // The operator's half of Cluster: submit and status (cluster.cc has the nodes' half).
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <limits>
 #include <utility>
@@ -406,6 +407,7 @@ v1::GetStatusResponse Cluster::status_now() const {
   fill_nodes(out);
   if (job_ && job_->plan()) fill_layers(out);
   fill_refused(out);
+  fill_own_counters(out);
   out.set_metrics_address(metrics_address_);
   return out;
 }
@@ -496,6 +498,11 @@ void Cluster::fill_nodes(v1::GetStatusResponse& out) const {
     status->set_images_per_s(rates.passes_per_s && job_
                                  ? *rates.passes_per_s * static_cast<double>(job_->batch_size())
                                  : kUnknown);
+    // A participant is as its job's record has it, which does not know the machine.
+    if (const NodeInfo* member = membership_.find(node.id)) status->set_machine(member->machine);
+    if (const v1::CountersStatus* counters = counters_.of(node.id)) {
+      *status->mutable_counters() = *counters;
+    }
     if (const std::optional<LoadRates> load = loads_.rates(node.id)) {
       v1::LoadStatus& told = *status->mutable_load();
       told.set_machine(load->machine);
@@ -561,6 +568,25 @@ void Cluster::fill_layers(v1::GetStatusResponse& out) const {
            rates.measured->sync_s);
     }
     ++index;
+  }
+}
+
+void Cluster::fill_own_counters(v1::GetStatusResponse& out) const {
+  v1::CoordinatorCounters& own = *out.mutable_counters();
+  own.set_heartbeat_ms(static_cast<std::uint32_t>(
+      std::chrono::duration_cast<Milliseconds>(options_.membership.heartbeat).count()));
+  for (const auto& [reason, count] : own_refusals_) {
+    v1::RefusedCount* refused = own.add_refused_messages();
+    refused->set_reason(reason);
+    refused->set_count(count);
+  }
+  own.set_checkpoints_failed(counts_.jobs.checkpoints_failed);
+  if (!job_) return;
+  own.set_checkpoints_failed(own.checkpoints_failed() + job_->counts().checkpoints_failed);
+  own.set_checkpoint_every(static_cast<std::uint64_t>(job_->description().checkpoint_every));
+  if (const CheckpointManifest* newest = job_->checkpoints().newest_usable()) {
+    own.set_checkpoint_iteration(static_cast<std::uint64_t>(newest->iteration()));
+    own.set_checkpoint_bytes(static_cast<std::uint64_t>(newest->bytes));
   }
 }
 

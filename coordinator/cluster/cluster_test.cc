@@ -70,6 +70,7 @@ class TrainingTest : public ::testing::Test {
     join.set_incarnation(7);
     join.set_address("127.0.0.1:" + std::to_string(4700 + number));
     join.set_device("cpu");
+    join.set_machine(42);
     if (role == v1::NODE_ROLE_SERVER) {
       join.set_store_identity(std::string(31, 'a') + std::to_string(number));
     }
@@ -131,6 +132,35 @@ TEST_F(TrainingTest, TargetsThatCouldNotBeWrittenAreTriedAgain) {
   cluster_->tick();
   run_tasks();
   EXPECT_TRUE(std::filesystem::is_regular_file(targets));
+}
+
+TEST_F(TrainingTest, StatusHasTheNewestCountersOfEachNodeAndTheCoordinatorsOwn) {
+  start(1);
+  const v1::GetStatusResponse first = status();
+  EXPECT_EQ(first.workers(0).machine(), 42u) << "known since it joined";
+  EXPECT_FALSE(first.workers(0).has_load());
+  EXPECT_FALSE(first.workers(0).has_counters());
+  EXPECT_EQ(first.counters().heartbeat_ms(), 500u);
+  v1::NodeMessage message;
+  v1::Heartbeat& heartbeat = *message.mutable_heartbeat();
+  for (const std::uint64_t retries : {3, 5}) {
+    heartbeat.mutable_counters()->set_retries_server(retries);
+    cluster_->on_message(workers_[0].get(), message);
+  }
+  beat(*workers_[0]);
+  cluster_->count_refusal(Refusal::kMalformed, "the test");
+  const v1::GetStatusResponse second = status();
+  EXPECT_EQ(second.workers(0).counters().reports(), 2u);
+  EXPECT_EQ(second.workers(0).counters().counters().retries_server(), 5u);
+  EXPECT_FALSE(second.servers(0).has_counters());
+  ASSERT_EQ(second.counters().refused_messages_size(), 1);
+  EXPECT_EQ(second.counters().refused_messages(0).reason(), "malformed");
+  v1::NodeMessage leave;
+  leave.mutable_leave()->set_reason("the test");
+  cluster_->on_message(workers_[0].get(), leave);
+  const v1::GetStatusResponse third = status();
+  ASSERT_EQ(third.workers_size(), 1);
+  EXPECT_FALSE(third.workers(0).has_counters());
 }
 
 TEST_F(ClusterTest, APlaceIsKeptForAsLongAsWasPromised) {

@@ -68,6 +68,7 @@ absl::StatusOr<NodeInfo> admit(const v1::Join& join, const std::string& peer_hos
   node.software_version = join.software_version();
   node.process_id = join.process_id();
   node.incarnation = join.incarnation();
+  node.machine = join.machine();
   node.peer_host = peer_host;
   node.address = join.address();
   if (!join.store_identity().empty() && !is_store_identity(join.store_identity())) {

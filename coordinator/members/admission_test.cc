@@ -30,9 +30,11 @@ TEST(Admission, ANewestEpochIsAServersAndFits) {
   join.set_role(v1::NODE_ROLE_SERVER);
   join.set_address("10.0.0.1:4711");
   join.set_newest_epoch(17);
+  join.set_machine(42);
   const absl::StatusOr<NodeInfo> node = admit(join, "10.0.0.1");
   ASSERT_TRUE(node.ok()) << node.status();
   EXPECT_EQ(node->newest_epoch, Epoch(17));
+  EXPECT_EQ(node->machine, 42u);
   for (const std::uint64_t much : {std::uint64_t{1} << 24, ~std::uint64_t{0}}) {
     join.set_newest_epoch(much);
     const absl::Status status = admit(join, "10.0.0.1").status();

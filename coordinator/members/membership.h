@@ -53,6 +53,7 @@ struct NodeInfo {
   Epoch newest_epoch;             ///< newest epoch with a checkpoint in it; 0: none
   std::uint32_t process_id = 0;   ///< for people
   std::uint64_t incarnation = 0;  ///< of the process; see Join
+  std::uint64_t machine = 0;      ///< equal on one machine; 0: unknown, as after a restart of ours
   std::string peer_host;          ///< its address as the coordinator sees it
 };
 

@@ -220,7 +220,9 @@ TEST(Membership, ABrokenStreamHasOneLeaseToComeBack) {
   EXPECT_TRUE(membership.detach(node.id, "broke its stream", at(2)));
   EXPECT_EQ(membership.gone_from(node, at(2)), node.id);
   EXPECT_THAT(membership.expire(at(5)), IsEmpty()) << "the break counts as a sign of life";
+  node.machine = 42;
   EXPECT_TRUE(membership.attach(node, at(5)));
+  EXPECT_EQ(membership.find(node.id)->machine, 42u) << "as it says when it comes back";
   EXPECT_EQ(membership.gone_from(node, at(5)), std::nullopt);
   EXPECT_THAT(membership.expire(at(5.5)), IsEmpty());
   EXPECT_TRUE(membership.detach(node.id, "broke its stream", at(6)));

@@ -1,15 +1,15 @@
 // The smaller texts that are read: a pinned plan, a checkpoint's manifest, the job in progress,
-// metrics.jsonl, a daemon's configuration, a daemon's metrics as the doctor reads them. The first
-// byte chooses.
+// metrics.jsonl, a daemon's configuration, and two statuses whose counters the doctor compares. The
+// first byte chooses.
 
 #include <algorithm>
 #include <memory>
 #include <sstream>
 
 #include "CLI/CLI.hpp"
+#include "cli/doctor/doctor_counters.h"
 #include "cli/doctor/doctor_diagnose.h"
 #include "cli/doctor/doctor_format.h"
-#include "cli/doctor/doctor_metrics.h"
 #include "common/base/check.h"
 #include "common/checkpoint/checkpoint.h"
 #include "common/daemon/command_line.h"
@@ -74,28 +74,23 @@ void config(std::string_view text) {
   }
 }
 
-/// Two readings of a page with a byte 0 between them, each of them everybody's.
-void metrics_pages(std::string_view text) {
-  const std::size_t middle = std::min(text.find('\0'), text.size());
-  const auto page = [](std::string_view one) { return MetricsPage::parse(one, doctor_metrics()); };
-  const MetricsReading reading{.before = page(text.substr(0, middle)),
-                               .after = page(text.substr(std::min(middle + 1, text.size())))};
-  v1::GetStatusResponse status;
-  status.set_job_id("toy-1");
-  status.set_epoch(3);
-  status.set_metrics_address("10.0.0.1:9460");
-  status.add_servers()->set_metrics_address("10.0.0.2:9461");
-  status.add_workers()->set_metrics_address("10.0.0.3:9462");
-  const std::vector<MetricsTarget> targets =
-      metrics_targets(status, {.machine = 1, .is_coordinators = true});
+/// Two statuses, one behind the other: the first byte says where the second begins, in parts of
+/// 256.
+void counters(std::string_view text) {
+  if (text.empty()) return;
+  const std::size_t part = static_cast<unsigned char>(text.front());
+  text.remove_prefix(1);
+  const std::size_t middle = text.size() * part / 256;
+  v1::GetStatusResponse before, after;
+  if (!before.ParseFromString(std::string(text.substr(0, middle)))) return;
+  if (!after.ParseFromString(std::string(text.substr(middle)))) return;
+  (void)all_have_reported(after, before);
   DoctorFacts facts;
   facts.iteration_s = 0.1;
   facts.iterations = 10;
   facts.workers.push_back({.node = {.name = "worker 0"}, .compute_s = 0.09});
   facts.servers.push_back({.node = {.name = "server 0"}});
-  add_metrics(targets, {targets.size(), reading}, status, 1.7e9, facts);
-  POSEIDON_CHECK(facts.daemons.size() <= 1 || reading.after.ok(),
-                 "whose page is none is not known");
+  add_counters(before, after, 1.7e9, facts);
   const std::vector<Finding> findings = diagnose(facts);
   POSEIDON_CHECK(!findings.empty(), "something is always said");
   (void)doctor_to_text(facts, findings);
@@ -125,7 +120,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
       fuzz::config(input.rest());
       break;
     default:
-      fuzz::metrics_pages(input.rest());
+      fuzz::counters(input.rest());
       break;
   }
   return 0;

@@ -301,26 +301,33 @@ void add_text(Seeds& seeds) {
           "{\"iteration\":1,\"test_loss\":2.25,\"test_accuracy\":0.5}\n{\"iteration\":1,\"lo");
   seeds.add("documents", "config",
             choosing(4) + R"({"listen": "127.0.0.1:4700", "no-shared-memory": true})");
-  const auto worker = [](int iterations, double forward_s, int retries) {
-    return absl::StrCat(
-        "# HELP poseidon_build_info 1\n# TYPE poseidon_build_info gauge\n"
-        "poseidon_build_info{version=\"1.0\",role=\"worker\"} 1\nposeidon_node_rank 0\n"
-        "poseidon_node_epoch 3\nposeidon_retries_total{peer=\"server\"} ",
-        retries, "\nposeidon_layer_forward_seconds_total{layer=\"ip1\"} ", forward_s,
-        "\nposeidon_layer_sync_seconds_count{layer=\"ip1\",scheme=\"ps\"} ", iterations,
-        "\nposeidon_gpu_utilization_ratio NaN\nposeidon_certificate_expiry_time_seconds "
-        "1.70001e+09\n");
+  const auto status = [](std::uint64_t reports) {
+    v1::GetStatusResponse status;
+    status.set_job_id("toy-1");
+    status.set_epoch(3);
+    status.mutable_counters()->set_checkpoints_failed(reports);
+    v1::NodeStatus& worker = *status.add_workers();
+    worker.mutable_counters()->set_reports(reports);
+    v1::NodeCounters& computed = *worker.mutable_counters()->mutable_counters();
+    computed.set_epoch(3);
+    computed.set_retries_server(reports);
+    computed.set_compute_iterations(100 * reports);
+    computed.set_compute_seconds(static_cast<double>(reports * reports));
+    computed.set_gpu_utilization(0.5);
+    v1::NodeStatus& server = *status.add_servers();
+    server.mutable_counters()->set_reports(reports);
+    v1::NodeCounters& stored = *server.mutable_counters()->mutable_counters();
+    stored.set_epoch(3);
+    stored.set_disk_bytes(100'000'000'000);
+    stored.set_disk_free_bytes(1'000'000'000);
+    stored.set_paused_streams(1);
+    v1::RefusedCount& refused = *server.mutable_counters()->add_refused_messages();
+    refused.set_reason("length\n");
+    refused.set_count(3 * reports);
+    return status.SerializeAsString();
   };
-  seeds.add("documents", "metrics-of-a-worker",
-            choosing(5) + worker(1000, 10.0, 1) + std::string(1, '\0') + worker(1100, 15.0, 3));
-  const std::string server =
-      "poseidon_build_info{role=\"server\"} 1\nposeidon_node_rank 0\nposeidon_node_epoch "
-      "3\nposeidon_disk_bytes 1e11\n"
-      "poseidon_disk_free_bytes 1e9 1700000000000\nposeidon_server_paused_streams 1\n"
-      "poseidon_snapshots_total{result=\"failed\"} 2\nposeidon_store_background_errors +Inf\n"
-      "poseidon_refused_messages_total{reason=\"le\\\"ng\\\\th\\n\",role=\"server\"} ";
-  seeds.add("documents", "metrics-of-a-server",
-            choosing(5) + server + "1\n" + std::string(1, '\0') + server + "4\n");
+  // Both are of one length: the second begins in the middle.
+  seeds.add("documents", "counters", choosing(5) + choosing(128) + status(10) + status(20));
 }
 
 void add_data(Seeds& seeds) {
