@@ -21,7 +21,7 @@ target_compile_options(poseidon_flags INTERFACE -Wall -Wextra -Wpedantic -Wshado
                        -Wno-missing-field-initializers
                        # GCC 12 sees overlaps in std::string's operator+ that are not there (GCC bug 105651).
                        $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
-                       # Which mutex or thread guards what (common/base/mutex.h, thread_roles.h): GCC has no such check.
+                       # Which mutex or thread guards what (common/threads/mutex.h, thread_roles.h): GCC has no such check.
                        $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)
 if(CMAKE_UNITY_BUILD)
   # CMake includes the files by their whole paths. With these in its assertions no object were the same in two clones, and
