@@ -19,7 +19,7 @@ build_packages=(
   nlohmann-json3-dev libspdlog-dev libcli11-dev prometheus-cpp-dev libmicrohttpd-dev libgnutls28-dev
   libcurl4-openssl-dev
   # certificates, and the encryption of tensors
-  libssl-dev libgcrypt20-dev
+  libssl-dev
   # readiness and watchdog of services
   libsystemd-dev
   # Debian packages that know what they need
