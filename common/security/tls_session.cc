@@ -31,40 +31,41 @@ constexpr std::size_t kReadBytes = std::size_t{256} << 10;
 /// A sixth of what RFC 8446, 5.5, allows AES-GCM with full records.
 constexpr std::size_t kKeyBytes = std::size_t{64} << 30;
 
-using Bio = std::unique_ptr<BIO, decltype(&BIO_free)>;
-using Certificate = std::unique_ptr<X509, decltype(&X509_free)>;
+using TlsBio = std::unique_ptr<BIO, decltype(&BIO_free)>;
+using TlsCertificate = std::unique_ptr<X509, decltype(&X509_free)>;
 
-std::string openssl_error() {
+std::string last_tls_error() {
   const unsigned long error = ERR_peek_last_error();
   const char* const reason = ERR_reason_error_string(error);
   return reason != nullptr ? reason : absl::StrCat("error ", error);
 }
 
-std::string pem_of(X509* certificate) {
+std::string tls_pem_of(X509* certificate) {
   if (certificate == nullptr) return "";
-  const Bio out(BIO_new(BIO_s_mem()), BIO_free);
+  const TlsBio out(BIO_new(BIO_s_mem()), BIO_free);
   PEM_write_bio_X509(out.get(), certificate);
   char* text = nullptr;
   const long size = BIO_get_mem_data(out.get(), &text);
   return {text, static_cast<std::size_t>(size)};
 }
 
-std::string pem_of(STACK_OF(X509) * certificates) {
+std::string tls_pem_of(STACK_OF(X509) * certificates) {
   std::string all;
   for (int i = 0; i < sk_X509_num(certificates); ++i) {
-    all += pem_of(sk_X509_value(certificates, i));
+    all += tls_pem_of(sk_X509_value(certificates, i));
   }
   return all;
 }
 
-Bio bio_of(const std::string& pem) {
+TlsBio tls_bio_of(const std::string& pem) {
   return {BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())), BIO_free};
 }
 
 bool use_identity(SSL_CTX* context, const TlsIdentity& identity) {
-  const Bio certificates = bio_of(identity.certificate_pem), keys = bio_of(identity.key_pem);
-  const Certificate own(PEM_read_bio_X509(certificates.get(), nullptr, nullptr, nullptr),
-                        X509_free);
+  const TlsBio certificates = tls_bio_of(identity.certificate_pem),
+               keys = tls_bio_of(identity.key_pem);
+  const TlsCertificate own(PEM_read_bio_X509(certificates.get(), nullptr, nullptr, nullptr),
+                           X509_free);
   const std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)> key(
       PEM_read_bio_PrivateKey(keys.get(), nullptr, nullptr, nullptr), EVP_PKEY_free);
   if (own == nullptr || key == nullptr || SSL_CTX_use_certificate(context, own.get()) != 1 ||
@@ -120,7 +121,7 @@ absl::StatusOr<std::shared_ptr<const TlsContext>> TlsContext::make(const TlsIden
       SSL_CTX_set_alpn_protos(context.get(), kStreamProtocol.data(), kStreamProtocol.size()) == 0;
   if (!is_made) {
     return absl::InvalidArgumentError(
-        absl::StrCat("OpenSSL does not take the certificate or key: ", openssl_error()));
+        absl::StrCat("OpenSSL does not take the certificate or key: ", last_tls_error()));
   }
   SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);
   SSL_CTX_set_mode(context.get(),
@@ -153,8 +154,8 @@ int TlsSession::verify(X509_STORE_CTX* store, void* /*unused*/) {
   auto* const ssl =
       static_cast<SSL*>(X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx()));
   auto* const session = static_cast<TlsSession*>(SSL_get_app_data(ssl));
-  session->objection_ = session->judge_(pem_of(X509_STORE_CTX_get0_cert(store)),
-                                        pem_of(X509_STORE_CTX_get0_untrusted(store)));
+  session->objection_ = session->judge_(tls_pem_of(X509_STORE_CTX_get0_cert(store)),
+                                        tls_pem_of(X509_STORE_CTX_get0_untrusted(store)));
   X509_STORE_CTX_set_error(
       store, session->objection_ ? verify_error(session->objection_->refusal) : X509_V_OK);
   return session->objection_ ? 0 : 1;
@@ -234,7 +235,7 @@ TlsSession::Result TlsSession::failure(int returned) {
   }
   is_over_ = true;
   const int reason = ERR_GET_REASON(ERR_peek_error());
-  std::string what = openssl_error();
+  std::string what = last_tls_error();
   ERR_clear_error();
   if (reason == SSL_R_UNEXPECTED_EOF_WHILE_READING) {
     return {Outcome::kCut, 0, "it ended without being closed"};
@@ -245,8 +246,8 @@ TlsSession::Result TlsSession::failure(int returned) {
 }
 
 CertificateFacts TlsSession::peer_certificate() const {
-  const Certificate shown(SSL_get1_peer_certificate(ssl_.get()), X509_free);
-  return read_certificate(pem_of(shown.get())).value_or(CertificateFacts());
+  const TlsCertificate shown(SSL_get1_peer_certificate(ssl_.get()), X509_free);
+  return read_certificate(tls_pem_of(shown.get())).value_or(CertificateFacts());
 }
 
 std::string TlsSession::description() const {
