@@ -557,7 +557,7 @@ std::shared_ptr<TlsSockets::Wire> TlsSockets::add(std::shared_ptr<Wire> wire) {
 void TlsSockets::look_up(const std::string& address, std::uint64_t wire) {
   const auto tell = [this, wire](Addresses addresses) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       looked_up_.emplace_back(wire, std::move(addresses));
     }
     wake();
@@ -571,7 +571,7 @@ void TlsSockets::look_up(const std::string& address, std::uint64_t wire) {
 void TlsSockets::take_looked_up() {
   std::vector<std::pair<std::uint64_t, Addresses>> all;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     all.swap(looked_up_);
   }
   for (auto& [id, addresses] : all) {

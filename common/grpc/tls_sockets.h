@@ -31,7 +31,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -44,6 +43,7 @@
 #include "common/security/connection_door.h"
 #include "common/security/security.h"
 #include "common/security/tls_session.h"
+#include "common/threads/mutex.h"
 #include "common/transport/background.h"
 #include "common/transport/transport.h"
 
@@ -113,8 +113,8 @@ class TlsSockets {
   Nanoseconds looked_{0};
   bool is_stopped_ = false;
 
-  std::mutex mutex_;  ///< guards the next
-  std::vector<std::pair<std::uint64_t, Addresses>> looked_up_;
+  Mutex mutex_;
+  std::vector<std::pair<std::uint64_t, Addresses>> looked_up_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<BackgroundThread> resolver_;  ///< from the first name on; uses all above
 };
 
