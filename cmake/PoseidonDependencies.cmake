@@ -28,7 +28,6 @@ poseidon_find_by_file(poseidon_rocksdb rocksdb/db.h rocksdb)
 poseidon_find_by_file(poseidon_onednn dnnl.hpp dnnl)
 poseidon_find_by_file(poseidon_isal isa-l/crc.h isal)
 poseidon_find_by_file(poseidon_microhttpd microhttpd.h microhttpd)
-poseidon_find_by_file(poseidon_gcrypt gcrypt.h gcrypt)
 poseidon_find_by_file(poseidon_gnutls gnutls/gnutls.h gnutls)
 poseidon_find_by_file(poseidon_systemd systemd/sd-daemon.h systemd)
 

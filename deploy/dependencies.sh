@@ -18,7 +18,7 @@ build_packages=(
   # JSON, logging, command line, metrics, HTTP
   nlohmann-json3-dev libspdlog-dev libcli11-dev prometheus-cpp-dev libmicrohttpd-dev libgnutls28-dev
   # certificates, and the encryption of tensors
-  libssl-dev libgcrypt20-dev
+  libssl-dev
   # readiness and watchdog of services
   libsystemd-dev
   # Debian packages that know what they need

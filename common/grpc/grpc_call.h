@@ -3,8 +3,8 @@
 // gRPC calls as streams: the asynchronous state machines under grpc_transport.cc, and nothing
 // else's business. Everything runs on the transport's loop.
 //
-// Before: grpc_transport.cc opens a call, or has one coming in, and takes what the completion queue
-// gives. After: gRPC has the operations, at most one read and one write of a call at a time; the
+// Called by: grpc_transport.cc opens a call, or has one coming in, and takes what the completion queue
+// gives. Calls: gRPC has the operations, at most one read and one write of a call at a time; the
 // stream's handler hears how they end.
 
 #include <grpcpp/generic/async_generic_service.h>
@@ -325,6 +325,14 @@ class ServerCall final : public Call {
     std::string address;                       ///< in force, port filled in
     std::map<std::string, Acceptor*> methods;  ///< by name
     bool stopping = false;
+    absl::Status has_no(const std::string& method) const {
+      std::string served;
+      for (const auto& [each, acceptor] : methods) {
+        absl::StrAppend(&served, served.empty() ? "" : ", ", each);
+      }
+      return absl::UnimplementedError(
+          absl::StrCat("no method ", method, ", this port serves ", served));
+    }
   };
 
   /// Waits for the next call of a peer.
@@ -360,12 +368,8 @@ class ServerCall final : public Call {
     }
     const auto served = listener_->methods.find(context_.method());
     if (served == listener_->methods.end()) {
-      std::string methods;
-      for (const auto& [method, acceptor] : listener_->methods) {
-        absl::StrAppend(&methods, methods.empty() ? "" : ", ", method);
-      }
-      turn_away(grpc::StatusCode::UNIMPLEMENTED,
-                absl::StrCat("no method ", context_.method(), ", this port serves ", methods));
+      const grpc::Status why = to_grpc(listener_->has_no(context_.method()));
+      turn_away(why.error_code(), why.error_message());
       return;
     }
     attach(served->second->on_accept(std::move(handle)));

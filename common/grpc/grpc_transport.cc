@@ -4,8 +4,8 @@
 #include <grpcpp/grpcpp.h>
 #include <malloc.h>
 
-#include <atomic>
 #include <chrono>
+#include <functional>
 #include <queue>
 #include <thread>
 #include <tuple>
@@ -16,12 +16,10 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
 #include "common/grpc/grpc_call.h"
-#include "common/grpc/sealed_sockets.h"
+#include "common/grpc/tls_sockets.h"
 #include "common/security/connection_door.h"
 #include "common/security/roles.h"
-#include "common/security/ticket_book.h"
 #include "common/threads/mutex.h"
-#include "common/transport/background.h"
 #include "common/wire/wire.h"
 
 namespace poseidon {
@@ -49,11 +47,13 @@ class GrpcTransport::Impl {
       options_.max_message_bytes = static_cast<int>(kMaxMessageBytes);
     }
     if (options_.security->has_tls()) {
-      sockets_ = std::make_unique<SealedSockets>(
-          static_cast<std::size_t>(options_.max_message_bytes),
-          [security = options_.security](const std::string& peer, const std::string& what) {
-            security->refuse(PeerRefusal::kBrokenSeal, peer, what);
-          });
+      sockets_ = std::make_unique<TlsSockets>(
+          options_.security,
+          TlsSocketOptions{
+              .max_message_bytes = static_cast<std::size_t>(options_.max_message_bytes),
+              .handshake = options_.port.handshake,
+              .connect = kConnectTimeout},
+          [this](const MethodCaller& caller) { return admit(caller); });
     }
   }
 
@@ -85,10 +85,8 @@ class GrpcTransport::Impl {
     if (server_ == nullptr) {
       return absl::InternalError(absl::StrCat("gRPC does not serve on ", address));
     }
-    // Without TLS everybody comes in as he is.
-    port_->start(sockets_ == nullptr ? TicketEntrance() : [this](const Ticket& ticket, int socket) {
-      return let_in(ticket, socket);
-    });
+    port_->start(sockets_ == nullptr ? std::function<void(int)>()
+                                     : [this](int socket) { take_stream(socket); });
     listener_.address = absl::StrCat(address.substr(0, colon), ":", port_->port());
     return listener_.address;
   }
@@ -113,6 +111,9 @@ class GrpcTransport::Impl {
 
   std::unique_ptr<Stream> connect(const std::string& method, const std::string& address,
                                   std::optional<Milliseconds> keepalive, StreamHandler* handler) {
+    if (sockets_ != nullptr && rule_of(method).moves_tensors) {
+      return sockets_->connect(method, address, keepalive_of(keepalive), handler);
+    }
     auto channel = grpc::CreateCustomChannel(
         address, options_.security->channel_credentials(method), channel_arguments(keepalive));
     hold_while_connecting(channel);
@@ -122,41 +123,10 @@ class GrpcTransport::Impl {
     return std::make_unique<CallStream>(call);
   }
 
-  /// As SealedCarrier::reach.
-  void reach(const std::string& address, Keepalive keepalive, const Ticket& ticket,
-             SealedCarrier::Reached reached) {
-    if (dialler_ == nullptr) dialler_ = std::make_unique<BackgroundThread>();
-    dialler_->enqueue([this, address, keepalive, ticket, reached = std::move(reached),
-                       deadline = now() + kTicketLife] {
-      // Who waited so long, behind others that do not answer, has a ticket that is good no more.
-      absl::StatusOr<Descriptor> socket =
-          absl::UnavailableError(absl::StrCat("too late to connect to ", address));
-      if (now() < deadline) {
-        socket = connect_with_ticket(address, ticket, kConnectTimeout, stops_dialling_);
-      }
-      // Shared because functions that are posted are copied; closed unless somebody takes it.
-      const auto shared = std::make_shared<absl::StatusOr<Descriptor>>(std::move(socket));
-      post([this, keepalive, reached, shared] {
-        if (stopping_) return;
-        if (shared->ok()) {
-          reached(sockets_->adopt(*std::move(*shared), keepalive));
-        } else {
-          reached(shared->status());
-        }
-      });
-    });
-  }
-
-  /// As SealedCarrier::expect.
-  void expect(const Ticket& ticket, Keepalive keepalive, SealedCarrier::Arrived arrived) {
-    tickets_.add(ticket, {keepalive, std::move(arrived)});
-  }
-
   Keepalive keepalive_of(std::optional<Milliseconds> both) const {
     return {.interval = both.value_or(options_.keepalive_interval),
             .timeout = both.value_or(options_.keepalive_timeout)};
   }
-  Security& security() { return *options_.security; }
 
   void post(std::function<void()> function) {
     {
@@ -189,21 +159,23 @@ class GrpcTransport::Impl {
     if (!connecting_.empty()) post_after(kConnectingPause, [this] { let_go_of_connected(); });
   }
 
-  /// Whose ticket is shown, and what comes of it on the loop.
-  struct Expected {
-    Keepalive keepalive;
-    SealedCarrier::Arrived arrived;
-  };
-
   /// On the door's thread.
-  bool let_in(const Ticket& ticket, int socket) {
-    std::optional<Expected> expected = tickets_.take(ticket);
-    if (!expected) return false;
+  void take_stream(int socket) {
     const auto shared = std::make_shared<Descriptor>(socket);
-    post([this, shared, expected = *std::move(expected)] {
-      if (!stopping_) expected.arrived(sockets_->adopt(std::move(*shared), expected.keepalive));
+    post([this, shared] {
+      if (!stopping_) sockets_->accept(std::move(*shared), keepalive_of(std::nullopt));
     });
-    return true;
+  }
+
+  /// Who serves the method of a stream that gRPC does not carry.
+  absl::StatusOr<Acceptor*> admit(const MethodCaller& caller) {
+    if (listener_.stopping) return absl::UnavailableError("this process is stopping");
+    POSEIDON_RETURN_IF_ERROR(options_.security->admit(caller));
+    const auto served = listener_.methods.find(caller.method);
+    if (served == listener_.methods.end() || !rule_of(caller.method).moves_tensors) {
+      return listener_.has_no(caller.method);
+    }
+    return served->second;
   }
 
   struct Timer {
@@ -350,8 +322,6 @@ class GrpcTransport::Impl {
 
   /// Nobody hears an event any more; gRPC gives back every operation it holds, then the queue ends.
   void shut_down() {
-    stops_dialling_ = true;
-    dialler_.reset();
     listener_.stopping = true;
     port_.reset();
     if (sockets_ != nullptr) sockets_->stop();
@@ -408,8 +378,7 @@ class GrpcTransport::Impl {
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<ServerPort> port_;  ///< goes before the server
   ServerCall::Listener listener_;
-  TicketBook<Expected> tickets_;
-  std::unique_ptr<SealedSockets> sockets_;  ///< null without TLS
+  std::unique_ptr<TlsSockets> sockets_;  ///< null without TLS
 
   // Loop only.
   CallBook book_;
@@ -417,8 +386,6 @@ class GrpcTransport::Impl {
   std::priority_queue<Timer> timers_;
   std::uint64_t timer_sequence_ = 0;
   bool stopping_ = false;
-  std::unique_ptr<BackgroundThread> dialler_;  ///< from the first ticket on
-  std::atomic<bool> stops_dialling_{false};
 
   Mutex mutex_;
   std::vector<std::function<void()>> posted_ ABSL_GUARDED_BY(mutex_);
@@ -453,22 +420,6 @@ class GrpcTransport::View final : public Transport {
   const std::optional<Milliseconds> keepalive_;
 };
 
-/// Connections to and through the same port, for who has a ticket.
-class GrpcTransport::Carrier final : public SealedCarrier {
- public:
-  Carrier(Impl* impl, Keepalive keepalive) : impl_(impl), keepalive_(keepalive) {}
-  void reach(const std::string& address, const Ticket& ticket, Reached reached) override {
-    impl_->reach(address, keepalive_, ticket, std::move(reached));
-  }
-  void expect(const Ticket& ticket, Arrived arrived) override {
-    impl_->expect(ticket, keepalive_, std::move(arrived));
-  }
-
- private:
-  Impl* const impl_;
-  const Keepalive keepalive_;
-};
-
 GrpcTransport::GrpcTransport(GrpcTransportOptions options)
     : impl_(std::make_unique<Impl>(std::move(options))),
       exchange_(&add_view(kExchangeMethod, std::nullopt)) {}
@@ -480,11 +431,7 @@ Transport& GrpcTransport::add_method(std::string_view method,
 }
 
 Transport& GrpcTransport::add_view(std::string_view method, std::optional<Milliseconds> keepalive) {
-  View& view = *views_.emplace_back(std::make_unique<View>(impl_.get(), method, keepalive));
-  if (!impl_->security().has_tls() || !rule_of(method).is_sealed) return view;
-  Carrier& carrier = *carriers_.emplace_back(
-      std::make_unique<Carrier>(impl_.get(), impl_->keepalive_of(keepalive)));
-  return *sealed_.emplace_back(std::make_unique<SealedTransport>(&view, &carrier));
+  return *views_.emplace_back(std::make_unique<View>(impl_.get(), method, keepalive));
 }
 
 absl::StatusOr<std::string> GrpcTransport::listen(const std::string& address, Acceptor* acceptor) {

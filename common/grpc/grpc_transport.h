@@ -6,10 +6,9 @@
 // bytes per CPU second: no hand-over between threads, warm caches.) With grpc_call.h the only files
 // on the data path that include gRPC.
 //
-// Before: common/transport/paced_transport.h writes a message, or who needs no pacing (the stream
-// to the coordinator, the store's, probes). Where there is TLS common/grpc/sealed_transport.h is in
-// between, of what moves tensors. After: the socket; at the other end the same in the opposite
-// order.
+// Called by: common/transport/paced_transport.h, and streams that need no pacing (to the
+// coordinator, of the store, probes). Calls: gRPC, and common/grpc/tls_sockets.h for tensors where
+// there is TLS.
 //
 // Ownership: a payload is referred to, not copied, and its owner is held until gRPC needs it no
 // more. A message that came belongs to whoever it is given to.
@@ -23,7 +22,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/grpc/sealed_transport.h"
 #include "common/security/security.h"
 #include "common/transport/transport.h"
 
@@ -42,8 +40,8 @@ struct GrpcTransportOptions {
 };
 
 /// Itself it speaks ParameterServer.Exchange; add_method gives the same loop another method. With
-/// TLS the streams of methods that move tensors (MethodRule::is_sealed) are agreed on over it and
-/// carried beside it (sealed_transport.h).
+/// TLS the streams of methods that move tensors (MethodRule::moves_tensors) have TLS connections of
+/// their own to the same port (tls_sockets.h), which gRPC does not carry.
 class GrpcTransport final : public Transport {
  public:
   explicit GrpcTransport(GrpcTransportOptions options = {});
@@ -75,13 +73,10 @@ class GrpcTransport final : public Transport {
  private:
   class Impl;
   class View;
-  class Carrier;
   Transport& add_view(std::string_view method, std::optional<Milliseconds> keepalive);
 
   std::unique_ptr<Impl> impl_;
   std::vector<std::unique_ptr<View>> views_;
-  std::vector<std::unique_ptr<Carrier>> carriers_;
-  std::vector<std::unique_ptr<SealedTransport>> sealed_;
   Transport* exchange_ = nullptr;
 };
 

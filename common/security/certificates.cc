@@ -353,8 +353,8 @@ const char* peer_refusal_name(PeerRefusal refusal) {
       return "wrong_token";
     case PeerRefusal::kTooMany:
       return "too_many";
-    case PeerRefusal::kBrokenSeal:
-      return "broken_seal";
+    case PeerRefusal::kBrokenMessage:
+      return "broken_message";
   }
   return "";
 }

@@ -1,7 +1,7 @@
 #pragma once
 
 // X.509 certificates of a cluster, on OpenSSL's libcrypto: makes them (`poseidon tls`), reads them,
-// and judges a peer's. The only file that includes OpenSSL; no files, sockets or clock here.
+// and judges a peer's. No files, sockets or clock here.
 //
 // A cluster has a private authority, whose key stays with the operator, and one certificate per
 // node or role. The role is a DNS name in it (common/security/roles.h), so nothing depends on
@@ -60,8 +60,8 @@ enum class PeerRefusal : std::uint8_t {
   kWrongRole,       ///< a good one that does not allow this
   kNoToken,
   kWrongToken,
-  kTooMany,     ///< as many connections as there may be are open
-  kBrokenSeal,  ///< a message that the other end of its stream has not sealed
+  kTooMany,        ///< as many connections as there may be are open
+  kBrokenMessage,  ///< what came on a stream in TLS is not what the other end has sent
 };
 inline constexpr std::size_t kPeerRefusals = 10;
 const char* peer_refusal_name(PeerRefusal refusal);

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <system_error>
 #include <utility>
 
@@ -138,36 +139,6 @@ int look_up(const std::string& host, int port, int flags, Addresses& found) {
   return error;
 }
 
-/// In a function of its own for the reason of accept_to_hand_over.
-int connect_to_hand_over(const addrinfo& address) {
-  const int made = ::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (made < 0) return made;
-  set_options(made);
-  if (::connect(made, address.ai_addr, address.ai_addrlen) == 0 || errno == EINPROGRESS)
-    return made;
-  const int error = errno;
-  ::close(made);
-  errno = error;
-  return -1;
-}
-
-/// 0, or the error of the connection that is being made.
-int wait_connected(int socket, Nanoseconds deadline, const std::atomic<bool>& stops) {
-  const SystemClock clock;
-  pollfd connected{socket, POLLOUT, 0};
-  int ready = 0;
-  while (ready == 0) {
-    const int left_ms = patience_until(deadline, clock.now());
-    if (stops || left_ms == 0) return ETIMEDOUT;
-    ready = ::poll(&connected, 1, std::min(left_ms, kPauseMs));
-    if (ready < 0 && errno == EINTR) ready = 0;
-  }
-  int error = 0;
-  socklen_t size = sizeof(error);
-  ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size);
-  return error;
-}
-
 int port_of(int socket) {
   sockaddr_storage address{};
   socklen_t size = sizeof(address);
@@ -241,11 +212,11 @@ ConnectionDoor::~ConnectionDoor() {
   thread_.join();
 }
 
-void ConnectionDoor::start(Take take, Refuse refuse, TicketEntrance entrance) {
+void ConnectionDoor::start(Take take, Refuse refuse, Take take_stream) {
   POSEIDON_CHECK(!thread_.joinable(), "started once");
   take_ = std::move(take);
   refuse_ = std::move(refuse);
-  entrance_ = std::move(entrance);
+  take_stream_ = std::move(take_stream);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -291,12 +262,11 @@ bool ConnectionDoor::hear(Arriving& arriving) {
   if (heard < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   if (heard > 0) arriving.heard += static_cast<std::size_t>(heard);
   if (heard > 0 && arriving.heard < arriving.greeting.size()) return false;
-  Ticket ticket;
-  std::copy_n(arriving.greeting.begin() + kGreeting.size(), ticket.size(), ticket.begin());
-  const bool is_greeting = std::equal(
-      kGreeting.begin(), kGreeting.end(), arriving.greeting.begin(),
-      [](char wanted, std::byte found) { return static_cast<std::byte>(wanted) == found; });
-  if (heard <= 0 || !is_greeting || !entrance_(ticket, arriving.socket)) turn_away(arriving);
+  if (heard <= 0 || arriving.greeting != kGreeting) {
+    turn_away(arriving);
+  } else {
+    take_stream_(arriving.socket);
+  }
   return true;
 }
 
@@ -330,7 +300,7 @@ void ConnectionDoor::accept_some(int listener) {
     }
     open_[socket] = {.inode = inode, .peer = peer};
     ++of_peer_[peer];
-    if (entrance_ != nullptr) {
+    if (take_stream_ != nullptr) {
       arriving_.push_back(
           {.socket = socket, .peer = peer, .deadline = clock_.now() + limits_.greeting});
     } else {
@@ -366,31 +336,34 @@ void ConnectionDoor::count_out(const std::string& peer) {
   if (found != of_peer_.end() && --found->second == 0) of_peer_.erase(found);
 }
 
-absl::StatusOr<Descriptor> connect_with_ticket(const std::string& address, const Ticket& ticket,
-                                               Milliseconds patience,
-                                               const std::atomic<bool>& stops) {
-  const Nanoseconds deadline = SystemClock().now() + patience;
-  const auto unavailable = [&address](const std::string& why) {
-    return absl::UnavailableError(absl::StrCat("cannot connect to ", address, ": ", why));
-  };
+absl::StatusOr<std::vector<SocketAddress>> look_up_address(const std::string& address, LookUp how) {
   POSEIDON_ASSIGN_OR_RETURN(const Place place, parse(address));
   Addresses found(nullptr, &::freeaddrinfo);
-  if (const int error = look_up(place.host, place.port, AI_NUMERICHOST, found); error != 0) {
-    return unavailable(::gai_strerror(error));
+  const int flags = how == LookUp::kNumbersOnly ? AI_NUMERICHOST : AI_ADDRCONFIG;
+  if (const int error = look_up(place.host, place.port, flags, found); error != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot connect to ", address, ": ", ::gai_strerror(error)));
   }
-  Descriptor socket(connect_to_hand_over(*found));
-  const int error = socket.is_open() ? wait_connected(socket.get(), deadline, stops) : errno;
-  if (error != 0) return unavailable(std::generic_category().message(error));
-  std::array<std::byte, kGreetingBytes> greeting;
-  std::ranges::transform(kGreeting, greeting.begin(),
-                         [](char c) { return static_cast<std::byte>(c); });
-  std::ranges::copy(ticket, greeting.begin() + kGreeting.size());
-  // The first bytes of a connection always find room.
-  const ssize_t sent = ::send(socket.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL);
-  if (sent != static_cast<ssize_t>(greeting.size())) {
-    return unavailable(std::generic_category().message(errno));
+  std::vector<SocketAddress> addresses;
+  for (const addrinfo* each = found.get(); each != nullptr; each = each->ai_next) {
+    SocketAddress& copy = addresses.emplace_back();
+    copy.bytes = std::min<socklen_t>(each->ai_addrlen, sizeof(copy.storage));
+    std::memcpy(&copy.storage, each->ai_addr, copy.bytes);
   }
-  return socket;
+  return addresses;
+}
+
+Descriptor begin_to_connect(const SocketAddress& address) {
+  Descriptor made(
+      ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!made.is_open()) return made;
+  set_options(made.get());
+  const auto* const generic = reinterpret_cast<const sockaddr*>(&address.storage);
+  if (::connect(made.get(), generic, address.bytes) == 0 || errno == EINPROGRESS) return made;
+  const int error = errno;
+  made.close();
+  errno = error;
+  return made;
 }
 
 }  // namespace poseidon

@@ -4,16 +4,17 @@
 // nothing here: when a flood of connections has used up the process's file descriptors, it stops to
 // listen for good.
 //
-// Where there are tickets (common/security/ticket_book.h), a connection may come in by one instead
-// of by a TLS handshake: its first bytes say which, and the door waits for them.
+// With TLS the same port takes streams of our own (common/grpc/tls_sockets.h) beside gRPC's: the
+// first bytes of a connection say which it is, and the door waits for them.
 //
-// Before: the socket of a port (common/security/security.h opens gRPC's, common/pages/http_server.h
-// a page's). After: gRPC, the HTTP server or, with a ticket, common/grpc/sealed_sockets.h owns the
-// connection.
+// Called by: common/security/security.h for gRPC's port, common/pages/http_server.h for a page's.
+// Calls: gRPC, the HTTP server or common/grpc/tls_sockets.h, which own a connection from then on.
+
+#include <sys/socket.h>
 
 #include <array>
-#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <list>
 #include <memory>
@@ -26,7 +27,6 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/base/descriptor.h"
-#include "common/security/ticket_book.h"
 
 namespace poseidon {
 
@@ -39,17 +39,25 @@ struct DoorLimits {
   Milliseconds greeting{10000};
 };
 
-/// What a connection says first that comes in by a ticket, and the ticket after it. No TLS
-/// handshake begins with a zero, nor does HTTP/2.
-inline constexpr std::array<char, 8> kGreeting{'\0', 's', 'e', 'a', 'l', '/', '1', '\n'};
-inline constexpr std::size_t kGreetingBytes = kGreeting.size() + sizeof(Ticket);
+/// The first bytes of a connection that carries one stream in TLS; a TLS handshake follows. Neither
+/// a TLS handshake nor HTTP/2 begins with a zero. Not secret and not trusted: the protocol is also
+/// agreed on within the handshake (ALPN).
+inline constexpr std::array<char, 8> kGreeting{'\0', 's', 't', 'r', 'e', 'a', 'm', '\n'};
 
-/// A connection to `address` that has shown the ticket. HOST is a number: no names are looked up.
-/// Blocks for `patience` at most, and not much longer than until `stops`, which another thread may
-/// set. UNAVAILABLE when nobody answers.
-absl::StatusOr<Descriptor> connect_with_ticket(const std::string& address, const Ticket& ticket,
-                                               Milliseconds patience,
-                                               const std::atomic<bool>& stops);
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t bytes = 0;
+};
+enum class LookUp : std::uint8_t {
+  kNumbersOnly,  ///< does not block; UNAVAILABLE for a name
+  kNames         ///< may block for as long as the system's resolver does
+};
+/// The addresses of HOST:PORT, in the order in which they are to be tried; one at least.
+/// INVALID_ARGUMENT when it is not HOST:PORT.
+absl::StatusOr<std::vector<SocketAddress>> look_up_address(const std::string& address,
+                                                           LookUp look_up);
+/// A nonblocking socket that is being connected; closed when that fails at once (errno).
+Descriptor begin_to_connect(const SocketAddress& address);
 
 /// A thread of its own accepts, from start() until destruction.
 class ConnectionDoor {
@@ -58,7 +66,7 @@ class ConnectionDoor {
   using Take = std::function<void(int socket)>;
   enum class Refusal : std::uint8_t {
     kTooMany,    ///< the connection was one too many
-    kNoGreeting  ///< it has shown no ticket that is good, or said nothing at all
+    kNoGreeting  ///< it began with a zero, but not with kGreeting, or said nothing at all
   };
   /// Hears of each connection that was not taken, by its address ("10.0.0.3").
   using Refuse = std::function<void(const std::string& peer, Refusal refusal)>;
@@ -71,9 +79,10 @@ class ConnectionDoor {
   ConnectionDoor& operator=(const ConnectionDoor&) = delete;
 
   int port() const { return port_; }
-  /// Once. All are called on the door's thread. Without an entrance for tickets every connection is
-  /// taken at once; with one, as soon as its first byte is here.
-  void start(Take take, Refuse refuse, TicketEntrance entrance = nullptr);
+  /// Once. All are called on the door's thread. `take_stream`: gets the connections that begin with
+  /// kGreeting, which is read. Without it every connection is taken at once; with it, as soon as
+  /// its first byte is here.
+  void start(Take take, Refuse refuse, Take take_stream = nullptr);
 
  private:
   /// A socket that was handed over; whether it is still open is seen from the descriptor's inode.
@@ -87,7 +96,7 @@ class ConnectionDoor {
     std::string peer;
     Nanoseconds deadline{0};
     std::size_t heard = 0;  ///< bytes of its greeting
-    std::array<std::byte, kGreetingBytes> greeting{};
+    std::array<char, kGreeting.size()> greeting{};
   };
   explicit ConnectionDoor(DoorLimits limits) : limits_(limits) {}
   void run();
@@ -104,7 +113,7 @@ class ConnectionDoor {
   int port_ = 0;
   Take take_;
   Refuse refuse_;
-  TicketEntrance entrance_;
+  Take take_stream_;
   // The thread's.
   const SystemClock clock_;
   std::list<Arriving> arriving_;  ///< the oldest first

@@ -28,13 +28,7 @@ Descriptor connect_to(int port) {
   return socket;
 }
 
-const Ticket kTicket = [] {
-  Ticket ticket;
-  for (std::size_t i = 0; i < ticket.size(); ++i) ticket[i] = static_cast<std::byte>(i + 1);
-  return ticket;
-}();
-
-const std::atomic<bool> kNever{false};
+const std::string kHello(kGreeting.data(), kGreeting.size());
 
 void say(const Descriptor& socket, std::string_view text) {
   EXPECT_EQ(::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL),
@@ -57,7 +51,7 @@ bool is_closed(const Descriptor& socket) {
 
 class Door : public ::testing::Test {
  protected:
-  void open(DoorLimits limits, TicketEntrance entrance = nullptr) {
+  void open(DoorLimits limits, ConnectionDoor::Take take_stream = nullptr) {
     auto door = ConnectionDoor::open("127.0.0.1:0", limits);
     ASSERT_TRUE(door.ok()) << door.status();
     door_ = *std::move(door);
@@ -74,22 +68,18 @@ class Door : public ::testing::Test {
           ++refused_;
           changed_.notify_all();
         },
-        std::move(entrance));
+        std::move(take_stream));
   }
-  /// Lets in who has `kTicket`, once.
-  void open_for_tickets(DoorLimits limits = {}) {
-    book_.add(kTicket, true);
-    open(limits, [this](const Ticket& ticket, int socket) {
-      if (!book_.take(ticket)) return false;
+  void open_for_streams(DoorLimits limits = {}) {
+    open(limits, [this](int socket) {
       const std::lock_guard<std::mutex> lock(mutex_);
-      with_ticket_.emplace_back(socket);
+      streams_.emplace_back(socket);
       changed_.notify_all();
-      return true;
     });
   }
-  bool wait_with_ticket(std::size_t count) {
+  bool wait_streams(std::size_t count) {
     std::unique_lock<std::mutex> lock(mutex_);
-    return changed_.wait_for(lock, kPatience, [&] { return with_ticket_.size() >= count; });
+    return changed_.wait_for(lock, kPatience, [&] { return streams_.size() >= count; });
   }
   std::string address() const { return "127.0.0.1:" + std::to_string(door_->port()); }
   bool wait_taken(std::size_t count) {
@@ -103,10 +93,9 @@ class Door : public ::testing::Test {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Descriptor> taken_, with_ticket_;
+  std::vector<Descriptor> taken_, streams_;
   int refused_ = 0;
   ConnectionDoor::Refusal refusal_{};
-  TicketBook<bool> book_;
   std::unique_ptr<ConnectionDoor> door_;  ///< last
 };
 
@@ -193,69 +182,52 @@ TEST(DoorAddress, AWildcardIsReachedByBothFamilies) {
   EXPECT_TRUE(connect_to((*door)->port()).is_open());
 }
 
-TEST_F(Door, WhoShowsATicketComesInByTheOtherWayWithAllElseUnread) {
-  open_for_tickets();
-  auto caller = connect_with_ticket(address(), kTicket, Milliseconds(20000), kNever);
-  ASSERT_TRUE(caller.ok()) << caller.status();
-  say(*caller, "PRI");
-  ASSERT_TRUE(wait_with_ticket(1));
-  EXPECT_EQ(hear(with_ticket_[0].get(), 10), "PRI");
+TEST_F(Door, AStreamComesInByTheOtherWayWithAllElseUnread) {
+  open_for_streams();
+  const Descriptor caller = connect_to(door_->port());
+  say(caller, kHello + "PRI");
+  ASSERT_TRUE(wait_streams(1));
+  EXPECT_EQ(hear(streams_[0].get(), 10), "PRI");
   const Descriptor other = connect_to(door_->port());
   say(other, "\x16\x03");
   ASSERT_TRUE(wait_taken(1));
   EXPECT_EQ(hear(taken_[0].get(), 10), "\x16\x03");
-  EXPECT_EQ(with_ticket_.size(), 1U);
+  EXPECT_EQ(streams_.size(), 1U);
   EXPECT_EQ(refused_, 0);
 }
 
-TEST_F(Door, ATicketIsGoodOnce) {
-  open_for_tickets();
-  const auto caller = connect_with_ticket(address(), kTicket, Milliseconds(20000), kNever);
-  ASSERT_TRUE(caller.ok()) << caller.status();
-  ASSERT_TRUE(wait_with_ticket(1));
-  const auto again = connect_with_ticket(address(), kTicket, Milliseconds(20000), kNever);
-  ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_TRUE(is_closed(*again));
+TEST_F(Door, AChangedGreetingIsRefused) {
+  open_for_streams();
+  std::string wrong = kHello;
+  wrong.back() ^= 1;
+  const Descriptor caller = connect_to(door_->port());
+  say(caller, wrong);
+  EXPECT_TRUE(is_closed(caller));
   ASSERT_TRUE(wait_refused(1));
   EXPECT_EQ(refusal_, ConnectionDoor::Refusal::kNoGreeting);
 }
 
-TEST_F(Door, ATicketThatNobodyGaveIsRefused) {
-  open_for_tickets();
-  Ticket wrong = kTicket;
-  wrong.back() ^= std::byte{1};
-  const auto caller = connect_with_ticket(address(), wrong, Milliseconds(20000), kNever);
-  ASSERT_TRUE(caller.ok()) << caller.status();
-  EXPECT_TRUE(is_closed(*caller));
-  ASSERT_TRUE(wait_refused(1));
-  // And does not use up the one that is.
-  ASSERT_TRUE(connect_with_ticket(address(), kTicket, Milliseconds(20000), kNever).ok());
-  EXPECT_TRUE(wait_with_ticket(1));
-}
-
 TEST_F(Door, AGreetingComesInPiecesAndEndsAnywhere) {
-  open_for_tickets();
-  std::string greeting(kGreeting.data(), kGreeting.size());
-  greeting.append(reinterpret_cast<const char*>(kTicket.data()), kTicket.size());
+  open_for_streams();
   {
     const Descriptor hangs_up = connect_to(door_->port());
-    say(hangs_up, greeting.substr(0, 12));
+    say(hangs_up, kHello.substr(0, 5));
   }
   ASSERT_TRUE(wait_refused(1));
   const Descriptor caller = connect_to(door_->port());
-  for (const char byte : greeting) say(caller, {&byte, 1});
-  EXPECT_TRUE(wait_with_ticket(1));
+  for (const char byte : kHello) say(caller, {&byte, 1});
+  EXPECT_TRUE(wait_streams(1));
   const Descriptor other = connect_to(door_->port());
-  say(other, std::string(greeting.size(), '\0'));  // begins like one
+  say(other, std::string(kHello.size(), '\0'));  // begins like one
   EXPECT_TRUE(is_closed(other));
   EXPECT_TRUE(wait_refused(2));
 }
 
 TEST_F(Door, WhoSaysNothingIsClosedAndHoldsUpNobody) {
-  open_for_tickets({.greeting = Milliseconds(50)});
+  open_for_streams({.greeting = Milliseconds(50)});
   const Descriptor silent = connect_to(door_->port());
   const Descriptor half = connect_to(door_->port());
-  say(half, {kGreeting.data(), kGreeting.size()});
+  say(half, kHello.substr(0, 5));
   const Descriptor caller = connect_to(door_->port());
   say(caller, "\x16");
   ASSERT_TRUE(wait_taken(1));
@@ -266,7 +238,7 @@ TEST_F(Door, WhoSaysNothingIsClosedAndHoldsUpNobody) {
 }
 
 TEST_F(Door, ClosesWhoIsArrivingWhenItGoes) {
-  open_for_tickets();
+  open_for_streams();
   const Descriptor silent = connect_to(door_->port());
   const Descriptor other = connect_to(door_->port());
   say(other, "\x16");
@@ -275,58 +247,17 @@ TEST_F(Door, ClosesWhoIsArrivingWhenItGoes) {
   EXPECT_TRUE(is_closed(silent));
 }
 
-TEST(ConnectWithTicket, SaysWhoDoesNotAnswer) {
-  const auto nobody = connect_with_ticket("127.0.0.1:1", kTicket, Milliseconds(20000), kNever);
-  EXPECT_TRUE(absl::IsUnavailable(nobody.status())) << nobody.status();
-  EXPECT_EQ(nobody.status().message(), "cannot connect to 127.0.0.1:1: Connection refused");
-  EXPECT_TRUE(absl::IsInvalidArgument(
-      connect_with_ticket("nowhere", kTicket, Milliseconds(20000), kNever).status()));
-  const auto name = connect_with_ticket("localhost:1", kTicket, Milliseconds(20000), kNever);
-  EXPECT_TRUE(absl::IsUnavailable(name.status())) << "no names are looked up";
-}
-
-TEST(ConnectWithTicket, WaitsForNobodyTooLong) {
-  // Its queue is full, so who calls now waits.
-  Descriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
-  ASSERT_EQ(::listen(listener.get(), 0), 0);
-  ASSERT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
-  const int port = ntohs(address.sin_port);
-  const Descriptor in_the_queue = connect_to(port);
-  const std::string there = "127.0.0.1:" + std::to_string(port);
-  const auto timed_out = connect_with_ticket(there, kTicket, Milliseconds(100), kNever);
-  EXPECT_EQ(timed_out.status().message(), "cannot connect to " + there + ": Connection timed out");
-  const std::atomic<bool> stops{true};
-  EXPECT_FALSE(connect_with_ticket(there, kTicket, Milliseconds(600000), stops).ok());
-}
-
-TEST(TicketMap, KeepsATicketForAWhile) {
-  TicketMap<int> map;
-  map.add(kTicket, 7, Nanoseconds(0));
-  EXPECT_EQ(map.take(kTicket, kTicketLife), 7);
-  EXPECT_EQ(map.take(kTicket, kTicketLife), std::nullopt);
-  map.add(kTicket, 8, Nanoseconds(0));
-  EXPECT_EQ(map.take(kTicket, kTicketLife + Nanoseconds(1)), std::nullopt);
-  EXPECT_EQ(map.size(), 0U);
-}
-
-TEST(TicketMap, HoldsSoManyAndForgetsTheOldest) {
-  TicketMap<std::size_t> map;
-  const auto numbered = [](std::size_t number) {
-    Ticket ticket{};
-    for (std::size_t i = 0; i < 8; ++i) ticket[i] = static_cast<std::byte>(number >> (8 * i));
-    return ticket;
-  };
-  for (std::size_t i = 0; i < kMaxTickets + 10; ++i) map.add(numbered(i), i, Nanoseconds(0));
-  EXPECT_EQ(map.size(), kMaxTickets);
-  EXPECT_EQ(map.take(numbered(9), Nanoseconds(0)), std::nullopt);
-  EXPECT_EQ(map.take(numbered(10), Nanoseconds(0)), 10U);
-  map.add(numbered(0), 0, kTicketLife + Nanoseconds(1));  // all others are too old by now
-  EXPECT_EQ(map.size(), 1U);
+TEST(LookUpAddress, TellsNumbersFromNamesAndFromNonsense) {
+  const auto number = look_up_address("127.0.0.1:4711", LookUp::kNumbersOnly);
+  ASSERT_TRUE(number.ok()) << number.status();
+  ASSERT_EQ(number->size(), 1U);
+  EXPECT_EQ(number->front().storage.ss_family, AF_INET);
+  EXPECT_TRUE(look_up_address("[::1]:4711", LookUp::kNumbersOnly).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(look_up_address("nowhere", LookUp::kNumbersOnly).status()));
+  EXPECT_TRUE(absl::IsUnavailable(look_up_address("localhost:1", LookUp::kNumbersOnly).status()));
+  const auto name = look_up_address("localhost:1", LookUp::kNames);
+  ASSERT_TRUE(name.ok()) << name.status();
+  EXPECT_GE(name->size(), 1U);
 }
 
 }  // namespace

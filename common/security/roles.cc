@@ -14,7 +14,7 @@ constexpr RoleSet kWorker{PeerRole::kWorker};
 constexpr RoleSet kOperator{PeerRole::kOperator};
 constexpr RoleSet kNode{PeerRole::kServer, PeerRole::kWorker};
 
-constexpr bool kSealed = true;
+constexpr bool kTensors = true;
 
 constexpr std::array kRules = {
     MethodRule{"/poseidon.v1.Coordinator/Attach", kNode, kCoordinator},
@@ -28,15 +28,15 @@ constexpr std::array kRules = {
     MethodRule{"/poseidon.v1.Coordinator/RestoreCheckpoint", kOperator, kCoordinator},
     MethodRule{"/poseidon.v1.Coordinator/RemoveCheckpoints", kOperator, kCoordinator},
     MethodRule{"/poseidon.v1.Coordinator/EndJob", kOperator, kCoordinator},
-    MethodRule{"/poseidon.v1.ParameterServer/Exchange", kWorker, kServer, kSealed},
-    MethodRule{"/poseidon.v1.LocalAggregation/Exchange", kWorker, kWorker, kSealed},
-    MethodRule{"/poseidon.v1.FactorExchange/Exchange", kWorker, kWorker, kSealed},
+    MethodRule{"/poseidon.v1.ParameterServer/Exchange", kWorker, kServer, kTensors},
+    MethodRule{"/poseidon.v1.LocalAggregation/Exchange", kWorker, kWorker, kTensors},
+    MethodRule{"/poseidon.v1.FactorExchange/Exchange", kWorker, kWorker, kTensors},
     // `poseidon checkpoint export` reads from the servers.
     MethodRule{"/poseidon.v1.CheckpointStore/Exchange",
                {PeerRole::kServer, PeerRole::kWorker, PeerRole::kOperator},
                kServer,
-               kSealed},
-    MethodRule{"/poseidon.v1.Probe/Exchange", kNode, kNode, kSealed},
+               kTensors},
+    MethodRule{"/poseidon.v1.Probe/Exchange", kNode, kNode, kTensors},
 };
 
 }  // namespace

@@ -63,8 +63,8 @@ struct MethodRule {
   std::string_view method;  ///< "/poseidon.v1.Service/Method"
   RoleSet callers;          ///< who may call it
   RoleSet servers;          ///< who may answer it
-  /// Moves tensors: with TLS its messages are sealed (common/grpc/sealed_transport.h).
-  bool is_sealed = false;
+  /// With TLS its streams have connections of their own (common/grpc/tls_sockets.h).
+  bool moves_tensors = false;
 };
 
 /// Every method of proto/poseidon/v1.

@@ -27,7 +27,6 @@
 #include "common/base/text.h"
 #include "common/files/file_io.h"
 #include "common/security/connection_door.h"
-#include "common/security/seal.h"
 #include "common/threads/mutex.h"
 #include "spdlog/spdlog.h"
 
@@ -42,6 +41,8 @@ constexpr std::uint64_t kMaxFileBytes = 65536;
 constexpr std::size_t kMinTokenBytes = 16;
 constexpr std::size_t kMaxTokenBytes = 1024;
 constexpr std::chrono::hours kExpiryWarning{30 * 24};
+/// Who may connect at all; what each may call is asked at every call.
+constexpr RoleSet kHandshakeCallers{PeerRole::kServer, PeerRole::kWorker, PeerRole::kOperator};
 
 std::int64_t now_unix_s() {
   return std::chrono::duration_cast<std::chrono::seconds>(
@@ -130,7 +131,7 @@ void take_log_line(gpr_log_func_args* line) {
 std::string text_of(const grpc::string_ref& text) { return {text.data(), text.size()}; }
 
 /// What the caller has shown in the handshake, read as it was judged there; without names where it
-/// has shown none, as who comes with a ticket.
+/// has shown none.
 CertificateFacts shown_certificate(const grpc::ServerContextBase& context) {
   const auto peer = context.auth_context();
   if (peer == nullptr) return {};
@@ -264,12 +265,6 @@ absl::StatusOr<std::shared_ptr<Security>> Security::load(const SecurityOptions& 
   if (options.tls_dir.empty()) return security;
 
   constexpr const char* kOption = "--tls-dir";
-  if (const absl::Status able = check_sealing(); !able.ok()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(kOption, ": ", able.message(),
-                     "; with TLS tensors are sealed by it (docs/security.md): repair that, or do "
-                     "without TLS"));
-  }
   constexpr const char* kRemedy =
       "it needs ca.crt, tls.crt and tls.key, which `poseidon tls init` makes";
   const std::filesystem::path folder = options.tls_dir;
@@ -373,8 +368,7 @@ std::shared_ptr<grpc::ServerCredentials> Security::server_credentials() const {
   // The verifier refuses who shows none or a bad one, and says so.
   options.set_cert_request_type(GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_BUT_DONT_VERIFY);
   options.set_certificate_verifier(ExternalCertificateVerifier::Create<Verifier>(
-      tls_, counts_, CertificateUse::kCalls,
-      RoleSet{PeerRole::kServer, PeerRole::kWorker, PeerRole::kOperator}));
+      tls_, counts_, CertificateUse::kCalls, kHandshakeCallers));
   return grpc::experimental::TlsServerCredentials(options);
 }
 
@@ -385,7 +379,7 @@ ServerPort::~ServerPort() = default;
 
 int ServerPort::port() const { return door_->port(); }
 
-void ServerPort::start(TicketEntrance entrance) {
+void ServerPort::start(std::function<void(int socket)> take_stream) {
   door_->start(
       [this](int socket) {
         recent_peers().add(socket);
@@ -399,10 +393,10 @@ void ServerPort::start(TicketEntrance entrance) {
                             "as many connections as this port may have are open");
         } else {
           security_->refuse(PeerRefusal::kHandshake, peer,
-                            "neither a TLS handshake nor a ticket that is good");
+                            "it began neither a TLS handshake nor a stream");
         }
       },
-      std::move(entrance));
+      std::move(take_stream));
 }
 
 std::optional<RoleSet> Security::roles_of(const grpc::ServerContextBase& context) const {
@@ -411,13 +405,28 @@ std::optional<RoleSet> Security::roles_of(const grpc::ServerContextBase& context
 }
 
 absl::Status Security::admit(const grpc::ServerContextBase& context, std::string_view method) {
+  MethodCaller caller{
+      .peer = context.peer(),
+      .method = std::string(method),
+      .certificate = tls_ == nullptr ? CertificateFacts() : shown_certificate(context),
+      .join_token = std::nullopt};
+  const auto& metadata = context.client_metadata();
+  if (const auto found = metadata.find(kTokenKey); found != metadata.end()) {
+    caller.join_token = text_of(found->second);
+  }
+  return admit(caller);
+}
+
+absl::Status Security::admit(const MethodCaller& caller) {
   if (tls_ != nullptr) {
-    const CertificateFacts shown = shown_certificate(context);
-    const RoleSet roles = roles_of_names(shown.dns_names), callers = rule_of(method).callers;
+    const CertificateFacts& shown = caller.certificate;
+    const RoleSet roles = roles_of_names(shown.dns_names);
+    const RoleSet callers = rule_of(caller.method).callers;
     if (!roles.meets(callers)) {
-      std::string message = str_cat(method, " is for the certificate of ", to_string(callers),
-                                    "; the caller's is that of ", to_string(roles));
-      refuse(PeerRefusal::kWrongRole, context.peer(), message);
+      std::string message =
+          str_cat(caller.method, " is for the certificate of ", to_string(callers),
+                  "; the caller's is that of ", to_string(roles));
+      refuse(PeerRefusal::kWrongRole, caller.peer, message);
       return absl::PermissionDeniedError(message);
     }
     // It was good in the handshake, which may be long ago.
@@ -425,26 +434,47 @@ absl::Status Security::admit(const grpc::ServerContextBase& context, std::string
       std::string message = absl::StrCat("the caller's certificate (", shown.subject,
                                          ") has expired at ", utc_text(shown.validity.until_unix_s),
                                          ": make a new one with `poseidon tls issue`");
-      refuse(PeerRefusal::kExpired, context.peer(), message);
+      refuse(PeerRefusal::kExpired, caller.peer, message);
       return absl::UnauthenticatedError(message);
     }
   }
   if (!has_token()) return absl::OkStatus();
-  const auto& metadata = context.client_metadata();
-  const auto found = metadata.find(kTokenKey);
-  if (found == metadata.end()) {
-    refuse(PeerRefusal::kNoToken, context.peer(), "the call carries no join token");
+  if (!caller.join_token) {
+    refuse(PeerRefusal::kNoToken, caller.peer, "the call carries no join token");
     return absl::UnauthenticatedError(
         "this cluster asks for a join token: give --join-token-file with the file that its "
         "coordinator has");
   }
-  if (!same_secret({found->second.data(), found->second.size()}, token_)) {
-    refuse(PeerRefusal::kWrongToken, context.peer(), "the call carries another join token");
+  if (!same_secret(*caller.join_token, token_)) {
+    refuse(PeerRefusal::kWrongToken, caller.peer, "the call carries another join token");
     return absl::UnauthenticatedError(
         "the join token is not this cluster's: give --join-token-file with the file that its "
         "coordinator has");
   }
   return absl::OkStatus();
+}
+
+std::optional<PeerObjection> Security::judge_caller(const std::string& certificate_pem,
+                                                    const std::string& chain_pem,
+                                                    std::string_view peer) {
+  auto objection =
+      tls_->judge(certificate_pem, chain_pem, CertificateUse::kCalls, kHandshakeCallers);
+  if (objection) refuse(objection->refusal, peer, objection->message);
+  return objection;
+}
+
+std::optional<PeerObjection> Security::judge_answerer(const std::string& certificate_pem,
+                                                      const std::string& chain_pem,
+                                                      std::string_view method,
+                                                      std::string_view address) {
+  auto objection =
+      tls_->judge(certificate_pem, chain_pem, CertificateUse::kAnswers, rule_of(method).servers);
+  if (objection) {
+    ++counts_->refused[static_cast<std::size_t>(objection->refusal)];
+    spdlog::warn("refused a connection to {} ({}): {}", address,
+                 peer_refusal_name(objection->refusal), objection->message);
+  }
+  return objection;
 }
 
 const TlsIdentity* Security::identity() const { return tls_.get(); }
@@ -491,7 +521,12 @@ std::string connection_hint(std::string_view error, bool tls) {
   const auto says = [error](std::string_view words) {
     return error.find(words) != std::string_view::npos;
   };
-  if (says("Custom verification check failed")) return "";  // says it all
+  if (says("Custom verification check failed") || says("its certificate is refused")) {
+    return "";  // says it all
+  }
+  if (tls && says("alert")) {
+    return "the other side may not accept our certificate; its log says why";
+  }
   const bool closed = says("Socket closed") || says("Connection reset") || says("GOAWAY");
   if (tls && says("andshake")) {
     return "the TLS handshake failed: does the other side speak plain text? It needs --tls-dir too";

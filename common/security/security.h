@@ -10,12 +10,14 @@
 // calls is asked for its role at every call. With a join token every call carries it. With neither,
 // everybody is let in.
 //
-// Before: main() loads it. After: common/grpc/grpc_transport.cc, common/node/control_client.cc,
+// Called by: main() loads it; common/grpc/grpc_transport.cc, common/node/control_client.cc,
 // coordinator/service.cc and cli/remote/coordinator_client.cc connect and listen through it.
+// Calls: gRPC's credentials, common/security/certificates.h, common/security/connection_door.h.
 
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,7 +29,6 @@
 #include "common/security/certificates.h"
 #include "common/security/roles.h"
 #include "common/security/security_options.h"
-#include "common/security/ticket_book.h"
 
 namespace grpc {
 class ChannelCredentials;
@@ -56,9 +57,10 @@ class ServerPort {
              std::shared_ptr<Security> security);
   ~ServerPort();
   int port() const;
-  /// Once the server is built: lets callers in. `entrance`: who shows a ticket that is good to it
-  /// comes in without a TLS handshake, and belongs to it; gRPC never hears of him.
-  void start(TicketEntrance entrance = nullptr);
+  /// Once the server is built: lets callers in. `take_stream`: on the door's thread, gets the
+  /// sockets that carry one stream in TLS (kGreeting in connection_door.h) to own; gRPC never hears
+  /// of them. Without it all go to gRPC.
+  void start(std::function<void(int socket)> take_stream = nullptr);
 
  private:
   const std::shared_ptr<Security> security_;
@@ -81,6 +83,14 @@ struct TlsIdentity {
   std::string authority_pem;
   std::string certificate_pem;
   std::string key_pem;
+};
+
+/// What is known of one who calls a method.
+struct MethodCaller {
+  std::string peer;              ///< "10.0.0.3:4711"
+  std::string method;            ///< "/poseidon.v1.Service/Method"
+  CertificateFacts certificate;  ///< that it has shown; without TLS, empty
+  std::optional<std::string> join_token;
 };
 
 /// Any thread. Unchanging but for its counts; shared by all that connects and listens.
@@ -119,6 +129,7 @@ class Security : public std::enable_shared_from_this<Security> {
   /// a wrong role, UNAUTHENTICATED for a certificate that has expired since the handshake or a
   /// token.
   absl::Status admit(const grpc::ServerContextBase& context, std::string_view method);
+  absl::Status admit(const MethodCaller& caller);
   /// What the peer's certificate says that it is; without TLS nothing is known of it.
   std::optional<RoleSet> roles_of(const grpc::ServerContextBase& context) const;
   /// For a server of its own that speaks TLS; null without.
@@ -127,6 +138,18 @@ class Security : public std::enable_shared_from_this<Security> {
   /// it) may read pages of figures. PERMISSION_DENIED says why not; counted and logged.
   absl::Status admit_reader(const std::string& certificate_pem, const std::string& chain_pem,
                             std::string_view peer);
+  // ---- for streams in TLS that gRPC does not carry ----
+
+  /// "": off. What an opening carries.
+  const std::string& join_token() const { return token_; }
+  /// In the handshake: what is wrong with the certificate of a caller; counted and logged.
+  std::optional<PeerObjection> judge_caller(const std::string& certificate_pem,
+                                            const std::string& chain_pem, std::string_view peer);
+  /// The same of one that is called at `address` for `method`.
+  std::optional<PeerObjection> judge_answerer(const std::string& certificate_pem,
+                                              const std::string& chain_pem, std::string_view method,
+                                              std::string_view address);
+
   /// For what turns out later than admit(): counts and logs. `peer` as gRPC names it.
   void refuse(PeerRefusal refusal, std::string_view peer, const std::string& message);
 

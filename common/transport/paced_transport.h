@@ -8,7 +8,7 @@
 // stream to a foreign peer (a stock gRPC client) falls back to plain messages.
 //
 // Called by: routes, shards and relays, which write messages. Calls: the transport below
-// (common/grpc/grpc_transport.h, with TLS common/grpc/sealed_transport.h).
+// (common/grpc/grpc_transport.h, with TLS common/grpc/tls_sockets.h).
 //
 // How two ends negotiate (proto/poseidon/v1/stream.proto)
 //  1. The connecting end sends an offer: where its arena is, if it has one. It holds its messages

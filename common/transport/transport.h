@@ -10,8 +10,11 @@
 //  1. Every Transport has one loop. All events (StreamHandler, Acceptor, posted functions, timers)
 //     run on it, one at a time, so code on the loop needs no locks.
 //  2. `post` may be called from any thread. Everything else is called on the loop only.
-//  3. A stream delivers messages in order and whole, or closes. After on_closed, or once the Stream
-//     object is destroyed, its handler gets no more events.
+//  3. A stream delivers messages in order and whole, or closes. It has ended only when the other
+//     side has said so; a connection that ends in another way is a broken stream, UNAVAILABLE. So
+//     is one on which nothing was heard for the keepalive's interval and timeout, signs of life
+//     included. After on_closed, or once the Stream object is destroyed, its handler gets no more
+//     events.
 //  4. Bounds: one message being written per stream (the caller keeps the queue, and so the order),
 //     one message being read; while reads are paused, the sender is held back by flow control.
 //  5. No call delivers an event before it returns. A handler may destroy any stream, its own

@@ -1,5 +1,5 @@
-// One suite for all transports: gRPC on loopback, its in-memory twin, and shared memory and sealed
-// streams on both.
+// One suite for all transports: gRPC and TLS on loopback, their in-memory twin, and shared memory
+// on all of them.
 
 #include <atomic>
 #include <cstring>
@@ -12,8 +12,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/grpc/grpc_transport.h"
-#include "common/grpc/memory_carrier.h"
-#include "common/grpc/sealed_transport.h"
 #include "common/transport/memory_transport.h"
 #include "common/transport/paced_transport.h"
 #include "common/transport/transport_test_support.h"
@@ -63,22 +61,6 @@ class MemoryTwin final : public Network {
 
  private:
   MemoryNetwork network_{1, MemoryFaults{}};
-};
-
-/// What sealed streams are with both ends in memory.
-class SealedMemory final : public Network {
- public:
-  Transport& client() override { return client_; }
-  Transport& server() override { return server_; }
-  std::string any_address() override { return twin_.any_address(); }
-  bool run_until(const std::function<bool()>& done) override { return twin_.run_until(done); }
-  void on(Transport& /*transport*/, const std::function<void()>& function) override { function(); }
-
- private:
-  MemoryTwin twin_;
-  MemoryCarrier client_carrier_{&twin_.client()}, server_carrier_{&twin_.server()};
-  SealedTransport client_{&twin_.client(), &client_carrier_};
-  SealedTransport server_{&twin_.server(), &server_carrier_};
 };
 
 class Grpc final : public Network {
@@ -146,38 +128,22 @@ class Shared final : public Network {
   std::unique_ptr<PacedTransport> client_;  ///< the inner one starts when asked for
 };
 
-enum class Which {
-  kMemory,
-  kGrpc,
-  kSharedOverMemory,
-  kSharedOverGrpc,
-  kSealedMemory,
-  kSealedGrpc,
-  kSharedOverSealedMemory,
-  kSharedOverSealedGrpc
-};
+enum class Which { kMemory, kGrpc, kSharedOverMemory, kSharedOverGrpc, kTls, kSharedOverTls };
 
 std::string name_of(const ::testing::TestParamInfo<Which>& info) {
-  const char* const names[] = {
-      "Memory",       "Grpc",       "SharedOverMemory",       "SharedOverGrpc",
-      "SealedMemory", "SealedGrpc", "SharedOverSealedMemory", "SharedOverSealedGrpc"};
+  const char* const names[] = {"Memory",         "Grpc", "SharedOverMemory",
+                               "SharedOverGrpc", "Tls",  "SharedOverTls"};
   return names[static_cast<int>(info.param)];
 }
 
-bool over_grpc(Which which) {
-  return which == Which::kGrpc || which == Which::kSharedOverGrpc || which == Which::kSealedGrpc ||
-         which == Which::kSharedOverSealedGrpc;
-}
-bool is_sealed(Which which) {
-  return which == Which::kSealedMemory || which == Which::kSealedGrpc ||
-         which == Which::kSharedOverSealedMemory || which == Which::kSharedOverSealedGrpc;
-}
+bool over_grpc(Which which) { return which == Which::kGrpc || which == Which::kSharedOverGrpc; }
+bool over_tls(Which which) { return which == Which::kTls || which == Which::kSharedOverTls; }
 bool is_shared(Which which) {
   return which == Which::kSharedOverMemory || which == Which::kSharedOverGrpc ||
-         which == Which::kSharedOverSealedMemory || which == Which::kSharedOverSealedGrpc;
+         which == Which::kSharedOverTls;
 }
 
-std::unique_ptr<Network> sealed_grpc() {
+std::unique_ptr<Network> tls() {
   const auto folder = std::filesystem::path(::testing::TempDir()) /
                       ("poseidon_transport_test_" + std::to_string(::getpid()));
   const KeyPair authority = test_authority();
@@ -191,8 +157,8 @@ std::unique_ptr<Network> sealed_grpc() {
 class TransportTest : public ::testing::TestWithParam<Which> {
  protected:
   TransportTest() {
-    if (is_sealed(GetParam())) {
-      network_ = over_grpc(GetParam()) ? sealed_grpc() : std::make_unique<SealedMemory>();
+    if (over_tls(GetParam())) {
+      network_ = tls();
     } else if (over_grpc(GetParam())) {
       network_ = std::make_unique<Grpc>();
     } else {
@@ -387,9 +353,8 @@ TEST_P(TransportTest, ATakenAddressIsSaid) {
 
 INSTANTIATE_TEST_SUITE_P(All, TransportTest,
                          ::testing::Values(Which::kMemory, Which::kGrpc, Which::kSharedOverMemory,
-                                           Which::kSharedOverGrpc, Which::kSealedMemory,
-                                           Which::kSealedGrpc, Which::kSharedOverSealedMemory,
-                                           Which::kSharedOverSealedGrpc),
+                                           Which::kSharedOverGrpc, Which::kTls,
+                                           Which::kSharedOverTls),
                          name_of);
 
 }  // namespace

@@ -388,7 +388,7 @@ int main(int argc, char** argv) {
   }
   Seeds seeds(argv[1]);
   add_wire(seeds);
-  add_seal(seeds);
+  add_tls_frames(seeds);
   add_streams(seeds);
   add_cluster(seeds);
   add_control(seeds);

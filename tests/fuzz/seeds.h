@@ -46,7 +46,7 @@ inline std::string bytes_of(std::initializer_list<int> bytes) {
 
 /// Of the targets whose inputs are steps, in seeds_of_steps.cc.
 void add_streams(Seeds& seeds);
-void add_seal(Seeds& seeds);
+void add_tls_frames(Seeds& seeds);
 void add_cluster(Seeds& seeds);
 
 }  // namespace poseidon::fuzz

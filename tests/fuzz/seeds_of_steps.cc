@@ -1,11 +1,11 @@
-// Seeds of the targets whose inputs are steps: actions on streams, seals and a cluster, one or a
+// Seeds of the targets whose inputs are steps: actions on streams, frames and a cluster, one or a
 // few bytes each.
 
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "tests/fuzz/seal_steps.h"
 #include "tests/fuzz/seeds.h"
+#include "tests/fuzz/tls_frames_steps.h"
 
 namespace poseidon::fuzz {
 
@@ -109,39 +109,31 @@ void add_streams(Seeds& seeds) {
                 opens(1, false) + bytes_of({16 + 6, 0}) + bytes_of({16 + 7, 4 + 8, 0, 0, 1, 4, 0}));
 }
 
-/// Steps of seal_fuzz.cc: streams that are used and ended, some that somebody changes, strangers.
-void add_seal(Seeds& seeds) {
-  const auto step = [](SealStep what, int stranger = 0) {
-    return bytes_of({static_cast<int>(what) + kSealSteps * stranger});
+/// Steps of tls_frames_fuzz.cc: streams that are used and ended, some that somebody changes.
+void add_tls_frames(Seeds& seeds) {
+  const auto step = [](FrameStep what) { return bytes_of({static_cast<int>(what)}); };
+  const auto says = [&step](FrameStep what, const std::string& text) {
+    return step(what) + bytes_of({static_cast<int>(text.size())}) + text;
   };
-  const auto says = [&step](SealStep what, const std::string& text, int stranger = 0) {
-    return step(what, stranger) + bytes_of({static_cast<int>(text.size())}) + text;
-  };
-  const std::string talk = says(SealStep::kOneSays, "hello") +
-                           says(SealStep::kOtherSays, "welcome") +
-                           says(SealStep::kOneSays, std::string(250, 'x')) +
-                           step(SealStep::kOneIsAlive) + says(SealStep::kOtherSays, "");
-  const std::string much = step(SealStep::kOneSaysMuch) + bytes_of({110});
-  const std::string agreed = step(SealStep::kCallerConnects) +
-                             says(SealStep::kCallerSays, "a chunk") +
-                             says(SealStep::kServerSays, "an answer");
-  seeds.add("seal", "talk",
-            agreed + talk + much + says(SealStep::kOneEnds, "no such chunk") +
-                step(SealStep::kCallerGoes) + step(SealStep::kOpen) + talk + agreed);
-  std::string changed = agreed + talk;
+  const std::string opens =
+      step(FrameStep::kAnew) + says(FrameStep::kOpens, "/poseidon.v1.ParameterServer/Exchange");
+  const std::string talk = says(FrameStep::kSends, "hello") +
+                           says(FrameStep::kSends, std::string(250, 'x')) +
+                           step(FrameStep::kIsAlive) + says(FrameStep::kSends, "");
+  const std::string much = step(FrameStep::kSendsMuch) + bytes_of({110});
+  seeds.add("tls_frames", "talk", opens + talk + much + says(FrameStep::kEnds, "no such chunk"));
+  std::string changed = opens + talk;
   for (int how = 0; how < 5; ++how) {
-    const std::string change = step(SealStep::kChange) + bytes_of({how, 20});
-    for (const std::string& part : {step(SealStep::kOpen), talk, change, talk}) changed += part;
-    absl::StrAppend(&changed, step(SealStep::kOpen), change, much);
+    const std::string change = step(FrameStep::kChange) + bytes_of({how, 3});
+    absl::StrAppend(&changed, opens, talk, change, talk);
   }
-  seeds.add("seal", "changed", changed);
-  seeds.add("seal", "strangers",
-            agreed + talk + step(SealStep::kStrangerConnects) +
-                says(SealStep::kStrangerSays, "a chunk") + step(SealStep::kStrangerConnects, 1) +
-                step(SealStep::kStrangerAsks, 1) + bytes_of({1}) +
-                step(SealStep::kStrangerAsks, 1) + bytes_of({0}) + step(SealStep::kStrangerGoes) +
-                says(SealStep::kRaw, std::string("\0\0\0\0\5\0\0\0", 8)) +
-                says(SealStep::kRaw, std::string(200, 'r')));
+  seeds.add("tls_frames", "changed",
+            changed + opens + step(FrameStep::kChange) + bytes_of({0, 3}) + much);
+  seeds.add("tls_frames", "raw",
+            opens + talk + step(FrameStep::kPieces) + bytes_of({2}) + talk +
+                step(FrameStep::kDrops) + bytes_of({20}) + says(FrameStep::kEnds, "dropped") +
+                opens + says(FrameStep::kRaw, std::string("\1\0\0\0\5\0\0\0raw", 11)) +
+                says(FrameStep::kRaw, std::string(200, 'r')));
 }
 
 /// Steps of cluster_fuzz.cc: what becomes of jobs when all goes well, and when nodes are lost.

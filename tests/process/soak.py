@@ -76,9 +76,9 @@ class Trial(ProcessTest):
                 [(line["iteration"], line["test_loss"]) for line in tests])
 
     def cluster(self, connection):
-        self.extra, sealed = CONNECTIONS[connection]
+        self.extra, tls = CONNECTIONS[connection]
         proofs = {}
-        if sealed:
+        if tls:
             certificates = self.folder / "tls"
             made = poseidon("tls", "init", "--to", certificates)
             self.assertEqual(made.returncode, 0, made.stderr)
