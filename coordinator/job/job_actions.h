@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -83,5 +84,10 @@ using JobAction =
                  RollBackMetrics, AppendMetrics, WriteFile, CountRefusal, LogLine, ForgetParts,
                  WriteManifest, RemoveManifest, CheckpointLog>;
 using JobActions = std::vector<JobAction>;
+
+/// A message that does not fit, which changes nothing.
+inline void refuse(JobActions& actions, Refusal refusal, std::string text) {
+  actions.emplace_back(CountRefusal{.refusal = refusal, .text = std::move(text)});
+}
 
 }  // namespace poseidon

@@ -6,7 +6,6 @@
 #include "absl/strings/str_format.h"
 #include "common/base/address.h"
 #include "common/base/check.h"
-#include "coordinator/job/job_run_text.h"
 #include "coordinator/planning/local_groups.h"
 
 namespace poseidon {
@@ -19,54 +18,12 @@ std::size_t least_servers(const JobDescription& job, bool anew) {
 }
 
 }  // namespace
-const char* job_state_name(JobState state) {
-  switch (state) {
-    case JobState::kWaiting:
-      return "waiting";
-    case JobState::kCalibrating:
-    case JobState::kPreparingServers:
-    case JobState::kPreparingWorkers:
-      return "preparing";
-    case JobState::kRunning:
-      return "running";
-    case JobState::kHalting:
-    case JobState::kSaving:
-    case JobState::kReplacing:
-      return "recovering";
-    case JobState::kDone:
-      return "done";
-    case JobState::kFailed:
-      return "failed";
-  }
-  return "unknown";
-}
-
-const char* participant_state_name(ParticipantState state) {
-  switch (state) {
-    case ParticipantState::kPreparing:
-      return "preparing";
-    case ParticipantState::kReady:
-      return "ready";
-    case ParticipantState::kRunning:
-      return "running";
-    case ParticipantState::kFinished:
-      return "finished";
-    case ParticipantState::kHalted:
-      return "halted";
-    case ParticipantState::kWaiting:
-      return "waiting";
-    case ParticipantState::kLost:
-      return "lost";
-  }
-  return "unknown";
-}
 
 JobRun::JobRun(JobRunOptions options, JobDescription description, Nanoseconds now)
     : options_(options),
       description_(std::move(description)),
       epoch_(description_.epoch),
-      entered_(now),
-      last_progress_(now),
+      states_(now),
       checkpoints_(options.checkpoints, description_.keep_checkpoints, description_.iterations,
                    description_.committed),
       mishaps_(options.mishaps),
@@ -102,9 +59,9 @@ std::string JobRun::missing_text() const {
 JobActions JobRun::on_members(const std::vector<NodeInfo>& members, Nanoseconds now) {
   JobActions actions;
   members_ = members;
-  if (state_ == JobState::kReplacing) try_replacing(now, actions);
-  if (state_ == JobState::kRunning) consider_growth(now, actions);
-  if (state_ != JobState::kWaiting) return actions;
+  if (state() == JobState::kReplacing) try_replacing(now, actions);
+  if (state() == JobState::kRunning) consider_growth(now, actions);
+  if (state() != JobState::kWaiting) return actions;
   const auto count = [&members](NodeRole role) {
     return static_cast<std::size_t>(std::count_if(
         members.begin(), members.end(), [role](const NodeInfo& n) { return n.role == role; }));
@@ -241,7 +198,7 @@ Participant* JobRun::expect_participant(NodeId from, Epoch epoch, const char* wh
     // It hears a moment later that its epoch or the job is over, and says meanwhile what it has to.
     refuse(actions, Refusal::kLate,
            absl::StrFormat("%s from %s; job %s is %s", what, participant_text(*participant),
-                           description_.id, job_state_name(state_)));
+                           description_.id, job_state_name(state())));
     return nullptr;
   }
   return participant;
@@ -269,14 +226,14 @@ JobActions JobRun::on_ready(NodeId from, Epoch epoch, Nanoseconds now,
   Participant* participant = expect_participant(from, epoch, "Ready", actions);
   if (participant == nullptr) return actions;
   const NodeRole expected =
-      state_ == JobState::kPreparingServers ? NodeRole::kServer : NodeRole::kWorker;
+      state() == JobState::kPreparingServers ? NodeRole::kServer : NodeRole::kWorker;
   if (participant->state != ParticipantState::kPreparing) {
     refuse(actions, Refusal::kDuplicate,
            absl::StrCat("Ready again from ", participant_text(*participant)));
     return actions;
   }
   const bool preparing =
-      state_ == JobState::kPreparingServers || state_ == JobState::kPreparingWorkers;
+      state() == JobState::kPreparingServers || state() == JobState::kPreparingWorkers;
   if (!preparing || participant->node.role != expected) {
     refuse(actions, Refusal::kWrongState,
            absl::StrCat("Ready before its turn from ", participant_text(*participant)));
@@ -295,14 +252,14 @@ JobActions JobRun::on_ready(NodeId from, Epoch epoch, Nanoseconds now,
   }
   participant->state = ParticipantState::kReady;
   participant->is_new = false;
-  if (state_ == JobState::kPreparingServers && all_in(servers_, ParticipantState::kReady)) {
-    enter(JobState::kPreparingWorkers, now);
+  if (state() == JobState::kPreparingServers && all_in(servers_, ParticipantState::kReady)) {
+    states_.transition(JobEvent::kServersReady, now);
     message_ = absl::StrCat("prepares ", workers_.size(), " workers");
     for (const Participant& worker : workers_) {
       actions.emplace_back(SendAssignment{.node = worker.node.id, .index = worker.index});
     }
-  } else if (state_ == JobState::kPreparingWorkers && all_in(workers_, ParticipantState::kReady)) {
-    enter(JobState::kRunning, now);
+  } else if (state() == JobState::kPreparingWorkers && all_in(workers_, ParticipantState::kReady)) {
+    states_.transition(JobEvent::kWorkersReady, now);
     trained_workers_ = workers_.size();
     checkpoints_.set_data(data());
     lines_are_lost_ = false;
@@ -314,9 +271,9 @@ JobActions JobRun::on_ready(NodeId from, Epoch epoch, Nanoseconds now,
       actions.emplace_back(SendStart{worker.node.id});
     }
     std::string where = "starts";
-    if (recovering_since_) {
+    if (recovery_) {
       where = absl::StrFormat("goes on at iteration %d, %.1f s after it stopped", first_iteration_,
-                              seconds(now - *recovering_since_));
+                              seconds(now - recovery_->since));
     } else if (source_) {
       where = absl::StrFormat("goes on at iteration %d (checkpoint %s)", first_iteration_,
                               snapshot_name(source_->snapshot));
@@ -325,24 +282,18 @@ JobActions JobRun::on_ready(NodeId from, Epoch epoch, Nanoseconds now,
         absl::StrFormat(
             "job %s: every node is ready, training %s: %d iterations, %d workers of batch %d",
             description_.id, where, description_.iterations, workers_.size(), elastic_.batch_size),
-        recovering_since_ ? LogLine::Kind::kRecovery : LogLine::Kind::kJob});
-    recovering_since_.reset();
+        recovery_ ? LogLine::Kind::kRecovery : LogLine::Kind::kJob});
+    recovery_.reset();
   }
   return actions;
 }
 
 // ---- time ----
 
-void JobRun::enter(JobState state, Nanoseconds now) {
-  state_ = state;
-  entered_ = now;
-  last_progress_ = now;
-}
-
 std::string JobRun::deadline_reason(Nanoseconds now) const {
-  const Nanoseconds in_state = now - entered_;
-  const Nanoseconds quiet = now - last_progress_;
-  switch (state_) {
+  const Nanoseconds in_state = states_.in_state(now);
+  const Nanoseconds quiet = states_.quiet(now);
+  switch (state()) {
     case JobState::kWaiting:
       if (in_state <= options_.waiting_timeout) return "";
       return absl::StrFormat("after %.0f s it still %s", seconds(in_state), missing_text());
@@ -368,8 +319,8 @@ std::string JobRun::deadline_reason(Nanoseconds now) const {
       if (busy.empty() || quiet <= options_.progress_timeout) return "";
       return absl::StrFormat(
           "no report for %.0f s after %d iterations; the slowest is %s; not finished: %s",
-          seconds(quiet), iterations_->completed(),
-          participant_text(workers_[iterations_->slowest().value()]), busy);
+          seconds(quiet), run_->iterations.completed(),
+          participant_text(workers_[run_->iterations.slowest().value()]), busy);
     }
     case JobState::kDone:
     case JobState::kFailed:
@@ -380,7 +331,7 @@ std::string JobRun::deadline_reason(Nanoseconds now) const {
 
 JobActions JobRun::tick(Nanoseconds now) {
   JobActions actions;
-  if (state_ == JobState::kCalibrating) {
+  if (state() == JobState::kCalibrating) {
     calibration_->tick(now);
     go_on_calibrating(now, actions);
     return actions;
@@ -389,7 +340,7 @@ JobActions JobRun::tick(Nanoseconds now) {
   tick_recovery(now, actions);
   tick_change(now, actions);
   if (leave_out_silent(now, actions)) return actions;
-  if (state_ == JobState::kWaiting && !next_epoch_.why().empty()) {
+  if (state() == JobState::kWaiting && !next_epoch_.why().empty()) {
     for (JobAction& action : on_members(std::vector(members_), now)) {
       actions.push_back(std::move(action));
     }
@@ -402,11 +353,9 @@ JobActions JobRun::tick(Nanoseconds now) {
 }
 
 void JobRun::forgive(Nanoseconds duration, Nanoseconds now) {
-  for (Nanoseconds* since : {&entered_, &last_progress_, &vacant_since_}) {
-    *since = std::min(*since + duration, now);
-  }
+  states_.forgive(duration, now);
   next_epoch_.forgive(duration, now);
-  if (recovering_since_) recovering_since_ = std::min(*recovering_since_ + duration, now);
+  if (recovery_) recovery_->forgive(duration, now);
   if (stopping_) stopping_->until += duration;
   if (calibration_) calibration_->forgive(duration);
   checkpoints_.forgive(duration, now);
@@ -426,7 +375,7 @@ JobProgress JobRun::progress(Nanoseconds now) const {
   if (const auto steps = test_under_way(); steps && message_.empty()) {
     progress.message = absl::StrCat("tests the network as of iteration ", *steps);
   }
-  progress.completed = iterations_ ? iterations_->completed() : first_iteration_;
+  progress.completed = run_ ? run_->iterations.completed() : first_iteration_;
   progress.loss = loss_;
   progress.test = test_;
   progress.images_per_s = pace_.images_per_s(until);

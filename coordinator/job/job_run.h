@@ -2,12 +2,8 @@
 
 // The life of one job as a pure state machine: events in, actions out.
 //
-//   waiting -> (calibrating) -> preparing servers -> preparing workers -> running -> done
-//      \_____________\__________________\____________________\_______________\______-> failed
-//
-// A node that is lost ends no job, but an epoch: the job recovers (job_run_recovery.cc).
-//
-//   running -> (halting -> saving) -> replacing -> (calibrating) -> preparing servers -> ...
+// job_states.h has the states, and the one table of what may follow what; docs/recovery.md draws
+// it. A node that is lost ends no job, but an epoch: the job recovers (job_run_recovery.cc).
 //
 // When a worker is lost, everything of the iteration in flight is still in memory elsewhere: the
 // others halt, the state after the last iteration that all finished is saved, and the next epoch
@@ -45,10 +41,14 @@
 #include "common/plan/plan.h"
 #include "coordinator/job/calibration_run.h"
 #include "coordinator/job/checkpoint_commit.h"
+#include "coordinator/job/epoch_run.h"
 #include "coordinator/job/idle_recoveries.h"
 #include "coordinator/job/job_actions.h"
 #include "coordinator/job/job_counts.h"
 #include "coordinator/job/job_description.h"
+#include "coordinator/job/job_states.h"
+#include "coordinator/job/participant.h"
+#include "coordinator/job/recovery.h"
 #include "coordinator/job/reports.h"
 #include "coordinator/job/training_data.h"
 #include "coordinator/job/training_pace.h"
@@ -60,45 +60,8 @@
 
 namespace poseidon {
 
-enum class JobState {
-  kWaiting,
-  kCalibrating,
-  kPreparingServers,
-  kPreparingWorkers,
-  kRunning,
-  kHalting,    ///< a worker is lost: until everybody has said what it holds
-  kSaving,     ///< until that is a committed checkpoint
-  kReplacing,  ///< until there are enough nodes again, and a new epoch
-  kDone,
-  kFailed
-};
-const char* job_state_name(JobState state);  ///< as in GetStatusResponse.state
-
-/// kHalted: has said what it holds. kWaiting: its epoch is over, the next one not begun.
-enum class ParticipantState { kPreparing, kReady, kRunning, kFinished, kHalted, kWaiting, kLost };
-const char* participant_state_name(ParticipantState state);
-
-/// A node with a part in the job.
-struct Participant {
-  NodeInfo node;
-  std::uint32_t index = 0;  ///< WorkerRank or ServerIndex
-  ParticipantState state = ParticipantState::kPreparing;
-  bool is_new = false;        ///< came when the job had begun, and was never ready yet
-  bool is_untried = false;    ///< ... and no iteration that was new has been made with it
-  bool is_cut_off = false;    ///< lost because others do not reach it: nobody waits for its data
-  std::uint64_t batches = 0;  ///< a worker's; see on_batches
-  /// A worker's: reports before this one it had made before it came back.
-  Iteration kept_until = 0;
-};
-
 /// As in Failed.failure.
 enum class FailureKind { kJob, kCheckpoint, kPeer };
-
-/// What a halted node can still give of what it has a part in.
-struct HeldVersions {
-  Iteration oldest = 0;
-  Iteration newest = 0;  ///< less than `oldest` when its parts do not fit together
-};
 
 /// What GetStatus says of a job's progress.
 struct JobProgress {
@@ -244,7 +207,7 @@ class JobRun {
 
   /// Worker 0 begins to send model.safetensors, perhaps not for the first time: it is at work. How
   /// often it comes again is its own affair (--coordinator-away-s).
-  void on_model_offered(Nanoseconds now) { last_progress_ = now; }
+  void on_model_offered(Nanoseconds now) { states_.note_progress(now); }
   /// It is on disk.
   JobActions on_model_stored(Epoch epoch, Nanoseconds now);
   /// Ends the job from outside: the disk is full.
@@ -267,18 +230,24 @@ class JobRun {
   void forgive(Nanoseconds duration, Nanoseconds now);
 
   const JobDescription& description() const { return description_; }
-  JobState state() const { return state_; }
-  bool ended() const { return state_ == JobState::kDone || state_ == JobState::kFailed; }
+  JobState state() const { return states_.state(); }
+  bool ended() const { return is_final(state()); }
   std::optional<Nanoseconds> ended_at() const { return ended_at_; }
   /// OK when a model of this epoch may be stored now, else ABORTED: the epoch is over or about to
   /// be, which is no fault of the sender.
   absl::Status accepts_model(Epoch epoch) const;
   /// Null until it is made.
-  const std::shared_ptr<const Plan>& plan() const { return plan_; }
+  const std::shared_ptr<const Plan>& plan() const {
+    static const std::shared_ptr<const Plan> kNone;
+    return run_ ? run_->plan : kNone;
+  }
   /// What the plan rests on, for people.
   const std::string& plan_basis() const { return plan_basis_; }
   /// What another plan would change and gain, for people; "" while none would.
-  const std::string& recommendation() const { return recommendation_; }
+  const std::string& recommendation() const {
+    static const std::string kNone;
+    return run_ ? run_->recommendation : kNone;
+  }
   const std::vector<Participant>& workers() const { return workers_; }  ///< by rank
   const std::vector<Participant>& servers() const { return servers_; }  ///< by index
   JobProgress progress(Nanoseconds now) const;
@@ -286,7 +255,6 @@ class JobRun {
  private:
   Participant* find(NodeId id);
   bool has_place(NodeId id) const;  ///< also one that is lost
-  void enter(JobState state, Nanoseconds now);
   bool choose_nodes(const std::vector<NodeInfo>& members);
   JobActions on_epoch_instead(const absl::StatusOr<std::uint64_t>& epoch, Nanoseconds now);
   std::vector<std::string> addresses(const std::vector<Participant>& participants) const;
@@ -313,7 +281,6 @@ class JobRun {
   std::size_t idle_workers(Nanoseconds now) const;
   void count_mishap(const NodeInfo& newcomer, Nanoseconds now);
   void forget_mishaps();
-  bool is_preparing() const;
   void leave_out(Participant& participant, const std::string& why, JobActions& actions);
   const NodeInfo* member_at(const std::string& address) const;
   void note_unreachable(NodeId from, Epoch epoch, const std::string& address);
@@ -375,23 +342,17 @@ class JobRun {
   const JobRunOptions options_;
   const JobDescription description_;
   Epoch epoch_;
-  JobState state_ = JobState::kWaiting;
+  JobStateMachine states_;
   std::string message_;
-  Nanoseconds entered_;              ///< when the state began
-  Nanoseconds last_progress_;        ///< last accepted report, or beginning of the state
   std::vector<NodeInfo> members_;    ///< of the cluster, in order of joining
   std::size_t present_workers_ = 0;  ///< members that fit the job, with a part in it or not
   std::size_t present_servers_ = 0;
   std::optional<CalibrationRun> calibration_;  ///< while calibrating
-  std::shared_ptr<const Plan> plan_;
+  std::optional<EpochRun> run_;                ///< from the first plan on
   std::string plan_basis_;
-  ReplanState replan_;
-  std::string recommendation_;
   std::vector<Participant> workers_;
   std::vector<Participant> servers_;
-  std::optional<IterationCombiner> iterations_;
   std::uint64_t advances_ = 0;
-  std::optional<TestCombiner> tests_;
   TrainingPace pace_;
   std::optional<double> loss_;
   std::optional<TestResult> test_;
@@ -403,19 +364,16 @@ class JobRun {
   std::vector<std::string> source_addresses_;
   /// Machines of the newcomers that could not read them.
   std::map<SnapshotId, std::set<std::string>> doubters_;
-  bool lines_are_lost_ = false;    ///< metrics.jsonl reaches no checkpoint of an earlier process
-  Iteration first_iteration_ = 0;  ///< of this epoch
-  std::string recovering_from_;    ///< why; for people
-  std::optional<Nanoseconds> recovering_since_;
-  Nanoseconds vacant_since_{0};  ///< while recovering: since when places wait to be filled
-  std::set<NodeId> unfit_;       ///< members that cannot take part in this job
+  bool lines_are_lost_ = false;       ///< metrics.jsonl reaches no checkpoint of an earlier process
+  Iteration first_iteration_ = 0;     ///< of this epoch
+  std::string recovering_from_;       ///< why; for people
+  std::optional<Recovery> recovery_;  ///< from a loss until the next epoch trains
+  std::set<NodeId> unfit_;            ///< members that cannot take part in this job
   TrainingData data_;
   Mishaps mishaps_;
   UnreachablePairs unreachable_;
   std::size_t trained_workers_ = 0;  ///< of the last epoch that trained
   std::size_t most_that_fit_ = std::numeric_limits<std::size_t>::max();  ///< as far as is known
-  std::map<NodeId, HeldVersions> held_;  ///< of those that have halted
-  Iteration saving_ = 0;                 ///< while saving: the version
   /// While halting and saving, or about to end: of these all parts are stored, but the disk has
   /// refused the manifest.
   std::map<SnapshotId, DiskRequest> unwritten_;
@@ -441,7 +399,6 @@ class JobRun {
   std::optional<Change> change_;
   Nanoseconds change_after_{0};  ///< no sooner
   int plan_changes_ = 0;
-  std::optional<Plan> next_plan_;  ///< for the next epoch, instead of the one in force
   ElasticJob elastic_;
   std::uint32_t begun_with_ = 0;  ///< workers of the first epoch
   std::uint64_t samples_ = 0;     ///< that all have taken before first_iteration_

@@ -9,7 +9,6 @@
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
 #include "coordinator/job/job_run.h"
-#include "coordinator/job/job_run_text.h"
 
 namespace poseidon {
 
@@ -36,7 +35,7 @@ void JobRun::begin_at_source() {
 /// As many workers as before: by the same schemes the run goes on to the same bytes, whatever the
 /// number of servers.
 bool JobRun::repeats_source_plan() const {
-  return !plan_ && source_ && source_->workers == workers_.size();
+  return !run_ && source_ && source_->workers == workers_.size();
 }
 
 /// "the server with data directory 01ab... (STORE_IDENTITY), which has a part of checkpoint 3-100";
@@ -75,8 +74,8 @@ CheckpointManifest JobRun::manifest_frame() const {
   frame.begun_with = begun_with_;
   frame.samples = samples_;
   for (const Participant& server : servers_) frame.stores.push_back(server.node.store_identity);
-  frame.pieces = checkpoint_pieces(*plan_, description_.chunk_bytes, description_.replicas);
-  frame.plan = pin_of(*plan_);
+  frame.pieces = checkpoint_pieces(*run_->plan, description_.chunk_bytes, description_.replicas);
+  frame.plan = pin_of(*run_->plan);
   frame.data = data();
   return frame;
 }
@@ -94,7 +93,7 @@ void JobRun::carry_out(CheckpointActions checkpoint_actions, JobActions& actions
           if (is_lost(p)) continue;
           actions.emplace_back(SendSave{.node = p.node.id,
                                         .iteration = ask->iteration,
-                                        .held = state_ == JobState::kSaving,
+                                        .held = state() == JobState::kSaving,
                                         .lost = lost});
         }
       }
@@ -115,10 +114,11 @@ JobActions JobRun::on_checkpoint_report(NodeId from, Epoch epoch, CheckpointComm
   JobActions actions;
   const Participant* participant = expect_participant(from, epoch, "CheckpointReport", actions);
   if (participant == nullptr) return actions;
-  if (state_ != JobState::kRunning && state_ != JobState::kHalting && state_ != JobState::kSaving) {
+  if (state() != JobState::kRunning && state() != JobState::kHalting &&
+      state() != JobState::kSaving) {
     refuse(actions, Refusal::kWrongState,
            absl::StrFormat("CheckpointReport from %s; job %s is %s", participant_text(*participant),
-                           description_.id, job_state_name(state_)));
+                           description_.id, job_state_name(state())));
     return actions;
   }
   if (report.iteration <= first_iteration_ || report.iteration > description_.iterations) {
@@ -140,8 +140,9 @@ JobActions JobRun::on_checkpoint_report(NodeId from, Epoch epoch, CheckpointComm
 JobActions JobRun::on_manifest_written(SnapshotId snapshot, const absl::Status& status,
                                        Nanoseconds now) {
   JobActions actions;
-  const bool is_held = (state_ == JobState::kHalting || state_ == JobState::kSaving || stopping_) &&
-                       checkpoints_.being_written(snapshot) != nullptr;
+  const bool is_held =
+      (state() == JobState::kHalting || state() == JobState::kSaving || stopping_) &&
+      checkpoints_.being_written(snapshot) != nullptr;
   if (!status.ok() && is_held && waits_for_disk(now)) {
     // The disk may have room again soon, and who waits for it waits for this.
     const std::string why(status.message());
@@ -166,15 +167,16 @@ JobActions JobRun::on_manifest_written(SnapshotId snapshot, const absl::Status& 
 
 /// While saving: all of it is in the servers' stores, and only its manifest is not written.
 bool JobRun::is_stored() const {
-  return state_ == JobState::kSaving &&
-         checkpoints_.being_written(snapshot_id(epoch_, saving_)) != nullptr;
+  return state() == JobState::kSaving &&
+         checkpoints_.being_written(snapshot_id(epoch_, recovery_->saving)) != nullptr;
 }
 
 /// As long as for a new epoch's number: without room for the one there is none for the other. Who
 /// wants the job to end has said how long.
 bool JobRun::waits_for_disk(Nanoseconds now) const {
   if (stopping_) return now < stopping_->until;
-  return now - vacant_since_ <= description_.replace_timeout + options_.recovery_timeout;
+  if (!recovery_) return false;  // nothing is held for the disk
+  return now - recovery_->vacant_since <= description_.replace_timeout + options_.recovery_timeout;
 }
 
 void JobRun::write_again(Nanoseconds now, JobActions& actions) {
@@ -208,18 +210,18 @@ JobActions JobRun::on_metrics_written(SnapshotId version) {
 }
 
 absl::StatusOr<JobActions> JobRun::save_checkpoint(Nanoseconds now) {
-  if (state_ != JobState::kRunning) {
+  if (state() != JobState::kRunning) {
     return absl::FailedPreconditionError(
         absl::StrFormat("job %s is %s: there is nothing to save just now", description_.id,
-                        job_state_name(state_)));
+                        job_state_name(state())));
   }
   if (checkpoints_.asked_for()) return JobActions();
-  if (iterations_->completed() == description_.iterations) {
+  if (run_->iterations.completed() == description_.iterations) {
     return absl::FailedPreconditionError(absl::StrCat(
         "job ", description_.id, " has done all its ", description_.iterations,
         " iterations; its model is ", description_.run_directory, "/model.safetensors"));
   }
-  absl::StatusOr<CheckpointActions> asked = checkpoints_.ask(iterations_->newest(), now);
+  absl::StatusOr<CheckpointActions> asked = checkpoints_.ask(run_->iterations.newest(), now);
   if (!asked.ok()) return asked.status();
   JobActions actions;
   carry_out(*std::move(asked), actions);
@@ -230,16 +232,16 @@ std::optional<Iteration> JobRun::checkpoint_that_was_asked_for() const {
   if (checkpoints_.asked_for()) return checkpoints_.asked_for();
   const std::optional<CheckpointOutcome>& last = checkpoints_.last();
   const bool is_there = last && last->committed && snapshot_epoch(last->snapshot) == epoch_ &&
-                        state_ == JobState::kRunning;
+                        state() == JobState::kRunning;
   return is_there ? std::optional(snapshot_iteration(last->snapshot)) : std::nullopt;
 }
 
 void JobRun::after_checkpoint_event(Nanoseconds now, JobActions& actions) {
   finish_if_complete(now, actions);
-  if (state_ == JobState::kRunning && change_ && !is_trained()) change_now(now, actions);
-  if (state_ == JobState::kRunning) settle_stop(now, actions);
-  if (state_ != JobState::kSaving) return;
-  const SnapshotId wanted = snapshot_id(epoch_, saving_);
+  if (state() == JobState::kRunning && change_ && !is_trained()) change_now(now, actions);
+  if (state() == JobState::kRunning) settle_stop(now, actions);
+  if (state() != JobState::kSaving) return;
+  const SnapshotId wanted = snapshot_id(epoch_, recovery_->saving);
   if (checkpoints_.committed().contains(wanted)) {
     replace(now, actions);
   } else if (const auto& last = checkpoints_.last();

@@ -8,7 +8,6 @@
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
 #include "coordinator/job/job_run.h"
-#include "coordinator/job/job_run_text.h"
 #include "coordinator/planning/local_groups.h"
 
 namespace poseidon {
@@ -17,7 +16,7 @@ JobActions JobRun::on_finished(NodeId from, Epoch epoch, Nanoseconds now) {
   JobActions actions;
   Participant* worker = expect_worker(from, epoch, "Finished", actions);
   if (worker == nullptr) return actions;
-  const Iteration reported = iterations_->next(WorkerRank(worker->index));
+  const Iteration reported = run_->iterations.next(WorkerRank(worker->index));
   if (reported != description_.iterations) {
     end(false,
         absl::StrFormat("%s says it has finished, but reported %d of %d iterations",
@@ -25,7 +24,7 @@ JobActions JobRun::on_finished(NodeId from, Epoch epoch, Nanoseconds now) {
         now, actions);
     return actions;
   }
-  last_progress_ = now;
+  states_.note_progress(now);
   worker->state = ParticipantState::kFinished;
   if (all_in(workers_, ParticipantState::kFinished) && !model_stored_) {
     message_ = "all workers have finished; waits for the model from worker 0";
@@ -39,9 +38,9 @@ absl::Status JobRun::accepts_model(Epoch epoch) const {
     return absl::AbortedError(absl::StrFormat("the model is of epoch %d, job %s has epoch %d",
                                               epoch.value(), description_.id, epoch_.value()));
   }
-  if (state_ != JobState::kRunning) {
+  if (state() != JobState::kRunning) {
     return absl::AbortedError(absl::StrFormat("job %s is %s and takes no model now",
-                                              description_.id, job_state_name(state_)));
+                                              description_.id, job_state_name(state())));
   }
   return absl::OkStatus();
 }
@@ -49,7 +48,7 @@ absl::Status JobRun::accepts_model(Epoch epoch) const {
 JobActions JobRun::on_model_stored(Epoch epoch, Nanoseconds now) {
   JobActions actions;
   if (!accepts_model(epoch).ok()) return actions;
-  last_progress_ = now;
+  states_.note_progress(now);
   model_stored_ = true;
   actions.emplace_back(
       LogLine{absl::StrCat("job ", description_.id, ": model.safetensors is stored")});
@@ -65,7 +64,7 @@ bool JobRun::is_trained() const {
         return worker.state == ParticipantState::kFinished ||
                worker.state == ParticipantState::kLost;
       });
-  return state_ == JobState::kRunning && all_finished && model_stored_;
+  return state() == JobState::kRunning && all_finished && model_stored_;
 }
 
 void JobRun::finish_if_complete(Nanoseconds now, JobActions& actions) {
@@ -74,17 +73,20 @@ void JobRun::finish_if_complete(Nanoseconds now, JobActions& actions) {
     message_ = "waits for the last checkpoint";
     return;
   }
-  if (tests_->pending() > 0) {
+  if (run_->tests.pending() > 0) {
     actions.emplace_back(LogLine{
         absl::StrFormat("job %s: %d tests were not reported by every worker and are left out",
-                        description_.id, tests_->pending())});
+                        description_.id, run_->tests.pending())});
   }
   end(true, "", now, actions);
 }
 
 void JobRun::end(bool succeeded, const std::string& reason, Nanoseconds now, JobActions& actions) {
-  POSEIDON_CHECK(!ended(), "a job ends once");
-  enter(succeeded ? JobState::kDone : JobState::kFailed, now);
+  const JobEvent event = succeeded      ? JobEvent::kSucceed
+                         : was_stopped_ ? JobEvent::kStop
+                                        : JobEvent::kFail;
+  const bool ends = states_.transition(event, now);
+  POSEIDON_CHECK(ends, "a job ends once");
   ended_at_ = now;
   message_ = reason;
   const bool as_wanted = succeeded || was_stopped_;
@@ -112,7 +114,7 @@ JobActions JobRun::on_failed(NodeId from, Epoch epoch, const std::string& reason
   const Participant* participant = expect_participant(from, epoch, "Failed", actions);
   if (participant == nullptr) return actions;
   if (kind == FailureKind::kCheckpoint && source_ &&
-      (state_ == JobState::kPreparingServers || state_ == JobState::kPreparingWorkers)) {
+      (state() == JobState::kPreparingServers || state() == JobState::kPreparingWorkers)) {
     if (leave_out_doubter(*participant, reason, now, actions)) return actions;
     // Never from the beginning instead: what has been trained is worth a person's look.
     checkpoints_.set_unreadable(source_->snapshot);
@@ -121,9 +123,9 @@ JobActions JobRun::on_failed(NodeId from, Epoch epoch, const std::string& reason
             /*in_memory=*/false, now, actions);
     return actions;
   }
-  if (state_ == JobState::kHalting || state_ == JobState::kSaving) {
+  if (state() == JobState::kHalting || state() == JobState::kSaving) {
     // It is asked to halt, too, and holds what it has.
-    if (kind == FailureKind::kPeer && state_ == JobState::kHalting) return actions;
+    if (kind == FailureKind::kPeer && state() == JobState::kHalting) return actions;
     if (is_stored()) return actions;
     // Whatever it is, it may be because of who was lost; the next epoch tells.
     fall_back(absl::StrCat(participant_text(*participant), " failed: ", reason), now, actions);
@@ -154,11 +156,11 @@ JobActions JobRun::on_departure(const Departure& departure, Nanoseconds now) {
   Participant* participant = find(departure.node.id);
   if (participant == nullptr || is_lost(*participant)) return actions;
   // So it may be after a restart: the nodes had heard of the end, the disk had not.
-  const bool all_is_done = model_stored_ && tests_->pending() == 0 &&
-                           iterations_->completed() == description_.iterations;
+  const bool all_is_done = model_stored_ && run_->tests.pending() == 0 &&
+                           run_->iterations.completed() == description_.iterations;
   // While the others halt, each that is lost is one less to wait for, whatever it had finished.
   const bool part_is_done =
-      state_ == JobState::kRunning &&
+      state() == JobState::kRunning &&
       (all_is_done || (participant->state == ParticipantState::kFinished &&
                        (participant->index != 0 || model_stored_) && !group_needs(*participant)));
   participant->state = ParticipantState::kLost;
@@ -188,8 +190,8 @@ JobActions JobRun::on_departure(const Departure& departure, Nanoseconds now) {
 
 /// What others of its group still lack comes through its relay.
 bool JobRun::group_needs(const Participant& participant) const {
-  if (participant.node.role != NodeRole::kWorker || plan_ == nullptr) return false;
-  const std::vector<WorkerRank> group = group_of(*plan_, WorkerRank(participant.index));
+  if (participant.node.role != NodeRole::kWorker || !run_) return false;
+  const std::vector<WorkerRank> group = group_of(*run_->plan, WorkerRank(participant.index));
   return std::ranges::any_of(group, [&](WorkerRank rank) {
     const Participant& member = workers_[rank.value()];
     // Who is lost while the job goes on had finished its part.
@@ -200,14 +202,14 @@ bool JobRun::group_needs(const Participant& participant) const {
 
 JobActions JobRun::fail(const std::string& reason, Nanoseconds now) {
   JobActions actions;
-  if (!ended()) end(false, reason, now, actions);
+  if (job_goes(state(), JobEvent::kFail)) end(false, reason, now, actions);
   return actions;
 }
 
 JobActions JobRun::stop(const std::string& why, Nanoseconds patience, Nanoseconds now) {
   JobActions actions;
-  if (ended()) return actions;
-  const Iteration completed = iterations_ ? iterations_->completed() : first_iteration_;
+  if (!job_goes(state(), JobEvent::kStop)) return actions;
+  const Iteration completed = run_ ? run_->iterations.completed() : first_iteration_;
   if (!stopping_) stopping_ = Stopping{.why = why, .completed = completed, .until = now};
   stopping_->until = now + patience;
   drop_change();
@@ -223,9 +225,9 @@ JobActions JobRun::stop(const std::string& why, Nanoseconds patience, Nanosecond
 /// For a checkpoint, or the reports of what it has behind it, or the end of training.
 bool JobRun::waits_to_stop(Nanoseconds now) const {
   if (now >= stopping_->until) return false;
-  if (state_ == JobState::kHalting || state_ == JobState::kSaving) return true;
-  if (state_ != JobState::kRunning) return false;
-  const Iteration completed = iterations_->completed();
+  if (state() == JobState::kHalting || state() == JobState::kSaving) return true;
+  if (state() != JobState::kRunning) return false;
+  const Iteration completed = run_->iterations.completed();
   if (completed == description_.iterations) return true;
   // A periodic one will do as well as the one that was asked for.
   const auto& committed = checkpoints_.committed();
@@ -241,20 +243,20 @@ bool JobRun::waits_to_stop(Nanoseconds now) const {
 const CheckpointManifest* JobRun::newest_untold() const {
   const CheckpointManifest* newest = checkpoints_.newest();
   const bool is_untold = newest != nullptr && snapshot_epoch(newest->snapshot) == epoch_ &&
-                         newest->iteration() > iterations_->completed();
+                         newest->iteration() > run_->iterations.completed();
   return is_untold ? newest : nullptr;
 }
 
 /// "; checkpoint 3-120 is whole, worker 1 (10.0.0.3:4702) has told of 117 iterations so far"; ""
 /// unless that is all that is lacking.
 std::string JobRun::reports_awaited_text() const {
-  if (state_ != JobState::kRunning || checkpoints_.asked_for()) return "";
+  if (state() != JobState::kRunning || checkpoints_.asked_for()) return "";
   const CheckpointManifest* newest = newest_untold();
   if (newest == nullptr) return "";
-  const WorkerRank slowest = iterations_->slowest();
+  const WorkerRank slowest = run_->iterations.slowest();
   return absl::StrCat("; checkpoint ", snapshot_name(newest->snapshot), " is whole, ",
                       participant_text(workers_[slowest.value()]), " has told of ",
-                      iterations_->next(slowest), " iterations so far");
+                      run_->iterations.next(slowest), " iterations so far");
 }
 
 /// Ends the job that shall end, once there is nothing more to wait for.

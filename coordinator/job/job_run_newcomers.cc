@@ -9,7 +9,6 @@
 #include "absl/strings/str_format.h"
 #include "common/base/address.h"
 #include "coordinator/job/job_run.h"
-#include "coordinator/job/job_run_text.h"
 
 namespace poseidon {
 namespace {
@@ -57,9 +56,9 @@ const NodeInfo* JobRun::next_idle(NodeRole role, const std::string* store, bool 
 /// A worker on one of its group's machines, or on its predecessor's. Null: there is none.
 const NodeInfo* JobRun::idle_beside_group(const Participant& vacant, bool needed,
                                           Nanoseconds now) const {
-  if (plan_ != nullptr && vacant.index < plan_->workers()) {
-    const WorkerRank leader = leader_of(*plan_, WorkerRank(vacant.index));
-    for (const WorkerRank rank : group_of(*plan_, leader)) {
+  if (run_ && vacant.index < run_->plan->workers()) {
+    const WorkerRank leader = leader_of(*run_->plan, WorkerRank(vacant.index));
+    for (const WorkerRank rank : group_of(*run_->plan, leader)) {
       if (rank.value() >= workers_.size() || is_lost(workers_[rank.value()])) continue;
       const std::string& address = workers_[rank.value()].node.address;
       if (const NodeInfo* node = idle_beside(address, needed, now)) return node;
@@ -96,17 +95,12 @@ std::size_t JobRun::idle_workers(Nanoseconds now) const {
       }));
 }
 
-bool JobRun::is_preparing() const {
-  return state_ == JobState::kCalibrating || state_ == JobState::kPreparingServers ||
-         state_ == JobState::kPreparingWorkers;
-}
-
 /// A node that came when the job had begun, and cannot get ready: its data are not there, its GPU
 /// is too small. Or it is another one's answer to more workers than before. What trained before
 /// goes on without. False: it is the job's fault.
 bool JobRun::leave_out_unfit(const Participant& failed, const std::string& reason, Nanoseconds now,
                              JobActions& actions) {
-  if (!is_preparing() || !iterations_ || failed.state == ParticipantState::kRunning) return false;
+  if (!is_preparing(state()) || !run_ || failed.state == ParticipantState::kRunning) return false;
   const bool has_grown = trained_workers_ > 0 && workers_.size() > trained_workers_;
   if (!failed.is_new && !has_grown) return false;
   const std::string text = absl::StrCat(participant_text(failed), " cannot take part: ", reason);
@@ -176,7 +170,8 @@ bool JobRun::leave_out_doubter(const Participant& failed, const std::string& rea
            is_idle(node, /*needed=*/true, now);
   });
   if (again && !others_may_try) return false;
-  if (now - vacant_since_ > description_.replace_timeout + options_.recovery_timeout) return false;
+  const Nanoseconds vacant_since = recovery_ ? recovery_->vacant_since : Nanoseconds{0};
+  if (now - vacant_since > description_.replace_timeout + options_.recovery_timeout) return false;
   count_mishap(failed.node, now);
   const std::string text =
       absl::StrCat(participant_text(failed), " cannot read ", reason, "; others have not tried");
@@ -199,7 +194,7 @@ const NodeInfo* JobRun::member_at(const std::string& address) const {
 /// Also what comes too late to count as a failure, as another was first: the more say it, the
 /// better is known who is cut off.
 void JobRun::note_unreachable(NodeId from, Epoch epoch, const std::string& address) {
-  const bool is_recent = epoch == epoch_ || (is_preparing() && epoch < epoch_);
+  const bool is_recent = epoch == epoch_ || (is_preparing(state()) && epoch < epoch_);
   const NodeInfo* other = member_at(address);
   if (ended() || !is_recent || !has_place(from) || other == nullptr || other->id == from) return;
   unreachable_.add(from, other->id, epoch);
@@ -274,7 +269,7 @@ bool JobRun::leave_out_unreachable(const Participant& failed, const std::string&
           ? absl::StrCat(participant_text(failed), " failed again: ", reason)
           : absl::StrCat(participant_text(*blamed),
                          " was not reached again: ", participant_text(failed), " failed: ", reason);
-  const bool in_memory = state_ == JobState::kRunning && blamed->node.role == NodeRole::kWorker;
+  const bool in_memory = state() == JobState::kRunning && blamed->node.role == NodeRole::kWorker;
   Participant& leaving = *find(blamed->node.id);
   leaving.is_cut_off = true;
   leave_out(leaving, text, actions);
@@ -285,14 +280,14 @@ bool JobRun::leave_out_unreachable(const Participant& failed, const std::string&
 /// Whoever has not got ready in all that time holds up a run that has trained without it, or was
 /// fine before: it goes on without. False: the run has not trained, and they end it.
 bool JobRun::leave_out_silent(Nanoseconds now, JobActions& actions) {
-  if (!is_preparing() || state_ == JobState::kCalibrating || !has_trained() ||
-      now - entered_ <= options_.preparing_timeout) {
+  if (!is_preparing(state()) || state() == JobState::kCalibrating || !has_trained() ||
+      states_.in_state(now) <= options_.preparing_timeout) {
     return false;
   }
-  auto& group = state_ == JobState::kPreparingServers ? servers_ : workers_;
-  const std::string text =
-      absl::StrFormat("not ready after %.0f s (--prepare-timeout-s): %s", seconds(now - entered_),
-                      names_in(group, ParticipantState::kPreparing));
+  auto& group = state() == JobState::kPreparingServers ? servers_ : workers_;
+  const std::string text = absl::StrFormat("not ready after %.0f s (--prepare-timeout-s): %s",
+                                           seconds(states_.in_state(now)),
+                                           names_in(group, ParticipantState::kPreparing));
   std::vector<Participant*> silent;
   for (Participant& p : group) {
     if (p.state == ParticipantState::kPreparing) silent.push_back(&p);
@@ -301,7 +296,7 @@ bool JobRun::leave_out_silent(Nanoseconds now, JobActions& actions) {
   // They may have to wait for each other: a group for its leader's relay, ...
   if (&group == &workers_) {
     std::erase_if(silent, [this](const Participant* p) {
-      const WorkerRank leader = leader_of(*plan_, WorkerRank(p->index));
+      const WorkerRank leader = leader_of(*run_->plan, WorkerRank(p->index));
       return leader != WorkerRank(p->index) &&
              workers_[leader.value()].state == ParticipantState::kPreparing;
     });
@@ -329,7 +324,7 @@ void JobRun::leave_out(Participant& participant, const std::string& why, JobActi
 
 /// It has cost the others what they waited for it.
 void JobRun::count_mishap(const NodeInfo& newcomer, Nanoseconds now) {
-  mishaps_.count(newcomer, is_preparing() ? now - entered_ : Nanoseconds{0}, now);
+  mishaps_.count(newcomer, is_preparing(state()) ? states_.in_state(now) : Nanoseconds{0}, now);
 }
 
 /// Iterations that were new: whoever is here has shown what it can do.

@@ -9,7 +9,6 @@
 #include "absl/strings/str_join.h"
 #include "common/base/text.h"
 #include "coordinator/job/job_run.h"
-#include "coordinator/job/job_run_text.h"
 #include "coordinator/planning/local_groups.h"
 
 namespace poseidon {
@@ -37,7 +36,8 @@ void JobRun::begin_planning(Nanoseconds now, JobActions& actions) {
     }
     elastic_ = *std::move(elastic);
   }
-  if (plan_ && plan_->workers() == workers_.size() && plan_->servers() == servers_.size()) {
+  if (run_ && run_->plan->workers() == workers_.size() &&
+      run_->plan->servers() == servers_.size()) {
     make_plan(std::nullopt, now, actions);
     return;
   }
@@ -64,7 +64,7 @@ void JobRun::begin_calibration(Nanoseconds now, JobActions& actions) {
     for (const Participant& p : participants) infos.push_back(p.node);
     return infos;
   };
-  enter(JobState::kCalibrating, now);
+  states_.transition(JobEvent::kMeasure, now);
   calibration_.emplace(options_.calibration, nodes(workers_), nodes(servers_), description_.layers,
                        description_.iterations, now);
   actions.emplace_back(LogLine{absl::StrFormat(
@@ -82,7 +82,8 @@ void JobRun::go_on_calibrating(Nanoseconds now, JobActions& actions) {
   absl::StatusOr<Calibration> measured = calibration_->result();
   calibration_.reset();
   if (measured.ok()) {
-    plan_basis_ = absl::StrFormat("measured in %.1f s before this job", seconds(now - entered_));
+    plan_basis_ =
+        absl::StrFormat("measured in %.1f s before this job", seconds(states_.in_state(now)));
     make_plan(*std::move(measured), now, actions);
   } else {
     plan_basis_ = absl::StrCat("not calibrated: ", measured.status().message());
@@ -95,11 +96,11 @@ JobActions JobRun::on_calibration(NodeId from, Epoch epoch, const CalibrationAns
   JobActions actions;
   const Participant* participant = expect_participant(from, epoch, "CalibrationReport", actions);
   if (participant == nullptr) return actions;
-  if (state_ != JobState::kCalibrating) {
+  if (state() != JobState::kCalibrating) {
     refuse(
         actions, Refusal::kWrongState,
         absl::StrFormat("CalibrationReport from %s; job %s is %s", participant_text(*participant),
-                        description_.id, job_state_name(state_)));
+                        description_.id, job_state_name(state())));
     return actions;
   }
   if (const auto refused = calibration_->on_answer(from, answer, now)) {
@@ -111,20 +112,21 @@ JobActions JobRun::on_calibration(NodeId from, Epoch epoch, const CalibrationAns
 
 void JobRun::make_plan(std::optional<Calibration> calibration, Nanoseconds now,
                        JobActions& actions) {
-  const bool repeated = plan_ && plan_->workers() == workers_.size() &&
-                        plan_->servers() == servers_.size() && !calibration;
+  const bool repeated = run_ && run_->plan->workers() == workers_.size() &&
+                        run_->plan->servers() == servers_.size() && !calibration;
+  std::optional<Plan> next_plan;
+  if (recovery_) next_plan = std::exchange(recovery_->next_plan, std::nullopt);
   // A plan that takes the other's place was made for as many nodes.
   const std::shared_ptr<const Plan> like =
-      repeated && next_plan_ ? std::make_shared<const Plan>(*next_plan_) : plan_;
-  next_plan_.reset();
+      repeated && next_plan ? std::make_shared<const Plan>(*next_plan) : plan();
   // With as many workers the run goes on to the same bytes, however many servers there are now: by
   // the same schemes, and sums of the same groups.
   std::optional<PlanPin> keep;
   std::optional<std::vector<WorkerRank>> leaders;
-  const bool keeps_schemes = plan_ && plan_->workers() == workers_.size();
+  const bool keeps_schemes = run_ && run_->plan->workers() == workers_.size();
   if (keeps_schemes) {
     keep = pin_of(*like);
-    leaders = plan_->leaders;
+    leaders = run_->plan->leaders;
   } else if (repeats_source_plan()) {
     keep = source_->plan;
     leaders = source_->plan.leaders;
@@ -139,7 +141,7 @@ void JobRun::make_plan(std::optional<Calibration> calibration, Nanoseconds now,
                                                       .keep = std::move(keep),
                                                       .leaders = std::move(leaders)});
   if (!plan.ok()) {
-    const bool told = state_ == JobState::kCalibrating;  // only who has heard of it hears its end
+    const bool told = state() == JobState::kCalibrating;  // only who has heard of it hears its end
     if (!told) {
       workers_.clear();
       servers_.clear();
@@ -159,22 +161,18 @@ void JobRun::make_plan(std::optional<Calibration> calibration, Nanoseconds now,
       plan->layers[l].reason = like->layers[l].reason;
     }
   }
-  replan_ = {};
-  recommendation_.clear();
-  plan_ = std::make_shared<const Plan>(*std::move(plan));
   const auto workers = static_cast<std::uint32_t>(workers_.size());
-  if (iterations_ || source_) actions.emplace_back(RollBackMetrics{first_iteration_});
-  iterations_.emplace(workers, first_iteration_);
-  tests_.emplace(workers);
+  if (run_ || source_) actions.emplace_back(RollBackMetrics{first_iteration_});
+  run_.emplace(std::make_shared<const Plan>(*std::move(plan)), workers, first_iteration_, 0);
   forget_untrained_data();
   carry_out(checkpoints_.begin_epoch(epoch_, first_iteration_, manifest_frame(),
                                      workers * static_cast<std::uint64_t>(elastic_.batch_size)),
             actions);
-  enter(JobState::kPreparingServers, now);
+  states_.transition(JobEvent::kPlanned, now);
   message_ = absl::StrCat("prepares ", servers_.size(), " servers");
   actions.emplace_back(
       LogLine{absl::StrFormat("job %s: the plan is made (%s)", description_.id, plan_basis_)});
-  if (const std::string groups = groups_text(plan_->leaders); !groups.empty()) {
+  if (const std::string groups = groups_text(run_->plan->leaders); !groups.empty()) {
     actions.emplace_back(
         LogLine{absl::StrFormat("job %s: gradients of %s are summed before they go to the servers "
                                 "(sync.local_aggregation)",
@@ -183,7 +181,7 @@ void JobRun::make_plan(std::optional<Calibration> calibration, Nanoseconds now,
   actions.emplace_back(
       LogLine{absl::StrFormat("job %s: preparing %d servers, then %d workers (epoch %d)",
                               description_.id, servers_.size(), workers_.size(), epoch_.value())});
-  actions.emplace_back(WriteFile{.name = "plan.json", .contents = plan_to_json(*plan_)});
+  actions.emplace_back(WriteFile{.name = "plan.json", .contents = plan_to_json(*run_->plan)});
   for (const Participant& server : servers_) {
     actions.emplace_back(SendAssignment{.node = server.node.id, .index = server.index});
   }
@@ -193,41 +191,41 @@ void JobRun::make_plan(std::optional<Calibration> calibration, Nanoseconds now,
 
 JobActions JobRun::on_measured_times(const std::vector<LayerTimes>& times, Nanoseconds now) {
   JobActions actions;
-  if (state_ != JobState::kRunning || !plan_->calibration || !description_.consider_replan) {
+  if (state() != JobState::kRunning || !run_->plan->calibration || !description_.consider_replan) {
     return actions;
   }
   const absl::StatusOr<ReplanDecision> decision =
-      description_.consider_replan(*plan_, times, replan_);
+      description_.consider_replan(*run_->plan, times, run_->replan);
   if (!decision.ok()) {
     actions.emplace_back(
         LogLine{absl::StrCat("job ", description_.id, ": the plan is not compared (",
                              decision.status().message(), ")")});
     return actions;
   }
-  replan_ = decision->state;
+  run_->replan = decision->state;
   if (!decision->plan) return actions;
   std::vector<std::string> changes;
-  for (std::size_t l = 0; l < plan_->layers.size(); ++l) {
-    if (decision->plan->layers[l].scheme == plan_->layers[l].scheme) continue;
-    changes.push_back(absl::StrCat(plan_->layers[l].name, " by ",
+  for (std::size_t l = 0; l < run_->plan->layers.size(); ++l) {
+    if (decision->plan->layers[l].scheme == run_->plan->layers[l].scheme) continue;
+    changes.push_back(absl::StrCat(run_->plan->layers[l].name, " by ",
                                    std::string(scheme_name(decision->plan->layers[l].scheme))));
   }
   if (changes.empty()) changes.emplace_back("chunks on other servers");
   // Said once, not whenever a number has moved a little.
   const std::string what = absl::StrJoin(changes, ", ");
-  const bool said = absl::StartsWith(recommendation_, what + ":");
-  recommendation_ = absl::StrCat(what, ": ", seconds_text(decision->better_s), " instead of ",
-                                 seconds_text(decision->now_s), " per iteration");
+  const bool said = absl::StartsWith(run_->recommendation, what + ":");
+  run_->recommendation = absl::StrCat(what, ": ", seconds_text(decision->better_s), " instead of ",
+                                      seconds_text(decision->now_s), " per iteration");
   if (!said) {
     actions.emplace_back(
         WriteFile{.name = "plan.recommended.json", .contents = plan_to_json(*decision->plan)});
     actions.emplace_back(LogLine{absl::StrCat("job ", description_.id, ": a better plan: ",
-                                              recommendation_, " (", decision->reason, ")")});
+                                              run_->recommendation, " (", decision->reason, ")")});
   }
   const bool may = description_.replan && plan_changes_ < options_.max_plan_changes;
   if (may && !change_ && now >= change_after_) {
     ++plan_changes_;
-    change_ = {.why = absl::StrCat("a better plan: ", recommendation_),
+    change_ = {.why = absl::StrCat("a better plan: ", run_->recommendation),
                .plan = *decision->plan,
                .at = std::nullopt};
   }

@@ -2,14 +2,12 @@
 // (job_run.cc has the job's life, job_run_checkpoint.cc what checkpoints are made of).
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/job/job_run.h"
-#include "coordinator/job/job_run_text.h"
 
 namespace poseidon {
 namespace {
@@ -36,18 +34,19 @@ void JobRun::recover(EpochEnd what, const std::string& reason, bool in_memory, N
   // Whoever is lost on the way back has its time to come back, too; for newcomers that cannot take
   // part nobody waits longer.
   const bool is_loss = what == EpochEnd::kWorkerLost || what == EpochEnd::kServerLost;
-  if (!recovering_since_ || is_loss) vacant_since_ = now;
-  if (!recovering_since_) {
-    recovering_since_ = now;
+  if (recovery_ && is_loss) recovery_->vacant_since = now;
+  if (!recovery_) {
+    recovery_.emplace(now);
     ++recoveries_;
     ++counts_.of(what);
   } else if (what == EpochEnd::kNodeUnfit || what == EpochEnd::kCheckpointUnreadable) {
     ++counts_.of(what);  // it mostly happens on the way back
   }
-  switch (state_) {
-    case JobState::kReplacing:
-      try_replacing(now, actions);
-      return;
+  if (!job_goes(state(), JobEvent::kEpochOver)) {  // it is over already
+    try_replacing(now, actions);
+    return;
+  }
+  switch (state()) {
     case JobState::kSaving:
       if (is_stored()) return;  // who is lost now takes none of it along
       break;
@@ -64,17 +63,16 @@ void JobRun::recover(EpochEnd what, const std::string& reason, bool in_memory, N
         return;
       }
   }
-  if (in_memory && state_ == JobState::kRunning) {
-    enter(JobState::kHalting, now);
+  if (in_memory && state() == JobState::kRunning) {
+    states_.transition(JobEvent::kHalt, now);
     message_ = absl::StrCat("recovers: ", reason, "; halts the others");
-    held_.clear();
     for (const auto* group : {&workers_, &servers_}) {
       for (const Participant& p : *group) {
         if (!is_lost(p)) actions.emplace_back(SendHalt{p.node.id});
       }
     }
     halted_all(now, actions);
-  } else if (in_memory && state_ == JobState::kHalting) {
+  } else if (in_memory && state() == JobState::kHalting) {
     halted_all(now, actions);
   } else {
     calibration_.reset();
@@ -88,21 +86,21 @@ JobActions JobRun::on_halted(NodeId from, Epoch epoch, const HeldVersions& held,
   if (participant == nullptr) return actions;
   // An earlier coordinator had asked for it, and so have we.
   if (participant->state == ParticipantState::kHalted) return actions;
-  if (state_ == JobState::kRunning) {
+  if (state() == JobState::kRunning) {
     // An earlier coordinator had asked for it, and died before that was on its disk.
     recover(EpochEnd::kWorkerLost,
             absl::StrCat(participant_text(*participant),
                          " was halted before this coordinator went on with the job"),
             /*in_memory=*/true, now, actions);
   }
-  if (state_ != JobState::kHalting) {
+  if (state() != JobState::kHalting) {
     refuse(actions, Refusal::kWrongState,
            absl::StrFormat("Halted from %s; job %s is %s", participant_text(*participant),
-                           description_.id, job_state_name(state_)));
+                           description_.id, job_state_name(state())));
     return actions;
   }
   participant->state = ParticipantState::kHalted;
-  held_[from] = held;
+  recovery_->held[from] = held;
   halted_all(now, actions);
   return actions;
 }
@@ -110,19 +108,12 @@ JobActions JobRun::on_halted(NodeId from, Epoch epoch, const HeldVersions& held,
 /// Once all that are there have halted: which version they can give together, and where to take it
 /// from.
 void JobRun::halted_all(Nanoseconds now, JobActions& actions) {
-  Iteration oldest = first_iteration_;
-  Iteration newest = std::numeric_limits<Iteration>::max();
-  for (const auto* group : {&workers_, &servers_}) {
-    for (const Participant& p : *group) {
-      if (is_lost(p)) continue;
-      if (p.state != ParticipantState::kHalted) return;
-      oldest = std::max(oldest, held_[p.node.id].oldest);
-      newest = std::min(newest, held_[p.node.id].newest);
-    }
-  }
+  const auto together = recovery_->held_together(first_iteration_, workers_, servers_);
+  if (!together) return;
+  const auto [oldest, newest] = *together;
   // Not beyond what everybody, also who is lost, has told of: each line of the metrics is written.
-  Iteration version = std::min(newest, iterations_->completed());
-  if (const auto test = tests_->oldest_pending()) version = std::min(version, *test);
+  Iteration version = std::min(newest, run_->iterations.completed());
+  if (const auto test = run_->tests.oldest_pending()) version = std::min(version, *test);
   if (version < oldest) {
     fall_back(absl::StrFormat("the others hold iterations %d to %d, and the metrics are complete "
                               "up to %d",
@@ -135,14 +126,14 @@ void JobRun::halted_all(Nanoseconds now, JobActions& actions) {
     replace(now, actions);
     return;
   }
-  const bool by_sfb = std::any_of(plan_->layers.begin(), plan_->layers.end(),
+  const bool by_sfb = std::any_of(run_->plan->layers.begin(), run_->plan->layers.end(),
                                   [](const auto& l) { return l.scheme == Scheme::kSfb; });
   if (by_sfb && std::all_of(workers_.begin(), workers_.end(), is_lost)) {
     fall_back("every worker is lost, and with them the layers that go by SFB", now, actions);
     return;
   }
-  enter(JobState::kSaving, now);
-  saving_ = version;
+  states_.transition(JobEvent::kSave, now);
+  recovery_->saving = version;
   checkpoints_.need(snapshot_id(epoch_, version));
   message_ = absl::StrCat("recovers: ", recovering_from_, "; saves iteration ", version);
   carry_out(checkpoints_.ask_held(version, now), actions);
@@ -166,14 +157,13 @@ void JobRun::fall_back(const std::string& why, Nanoseconds now, JobActions& acti
 
 /// The epoch is over; the next one begins when there are nodes and a source.
 void JobRun::replace(Nanoseconds now, JobActions& actions) {
-  held_.clear();
   give_up_unwritten(actions);
   if (stopping_) {
     stopping_->until = now;  // nothing more is to come
     settle_stop(now, actions);
     return;
   }
-  enter(JobState::kReplacing, now);
+  states_.transition(JobEvent::kEpochOver, now);
   end_epoch(false, absl::StrCat("the job recovers: ", recovering_from_), actions);
   try_replacing(now, actions);
 }
@@ -201,7 +191,7 @@ std::vector<const CheckpointManifest*> JobRun::usable_checkpoints() const {
   std::vector<const CheckpointManifest*> told, untold;
   for (const auto& [snapshot, manifest] : checkpoints_.committed()) {
     if (!checkpoints_.is_usable(snapshot)) continue;
-    const bool is_told = !iterations_ || manifest.iteration() <= iterations_->completed();
+    const bool is_told = !run_ || manifest.iteration() <= run_->iterations.completed();
     (is_told ? told : untold).push_back(&manifest);
   }
   const bool takes_untold = lines_are_lost_ && told.empty() && !untold.empty() &&
@@ -307,7 +297,7 @@ void JobRun::try_replacing(Nanoseconds now, JobActions& actions) {
     return;
   }
   if (!next_epoch_.is_due(now)) return;
-  const Nanoseconds waited = now - vacant_since_;
+  const Nanoseconds waited = now - recovery_->vacant_since;
   const bool in_time = waited < description_.replace_timeout;
   const Nanoseconds most_waited = description_.replace_timeout + options_.recovery_timeout;
   std::string missing;
@@ -356,8 +346,8 @@ JobActions JobRun::on_epoch(const absl::StatusOr<std::uint64_t>& epoch, Nanoseco
   JobActions actions;
   // Of this job's predecessor of the same name, perhaps.
   if (!next_epoch_.answer()) return actions;
-  if (state_ == JobState::kWaiting) return on_epoch_instead(epoch, now);
-  if (state_ != JobState::kReplacing) return actions;  // ended meanwhile
+  if (state() == JobState::kWaiting) return on_epoch_instead(epoch, now);
+  if (state() != JobState::kReplacing) return actions;  // ended meanwhile
   if (!epoch.ok()) {
     // The disk may have room again soon, and everybody waits.
     const std::string why(epoch.status().message());
@@ -415,15 +405,15 @@ JobActions JobRun::on_epoch(const absl::StatusOr<std::uint64_t>& epoch, Nanoseco
   }
   // Who was cut off from here has not told of all that the others have.
   const Iteration finished =
-      iterations_ ? std::max(iterations_->completed(), iterations_->newest() - 1) : 0;
-  if (iterations_ && finished > first_iteration_) {
+      run_ ? std::max(run_->iterations.completed(), run_->iterations.newest() - 1) : 0;
+  if (run_ && finished > first_iteration_) {
     actions.emplace_back(LogLine{absl::StrFormat("job %s: %d finished iterations are made again",
                                                  description_.id, finished - first_iteration_)});
-  } else if (iterations_ && iterations_->completed() < first_iteration_) {
+  } else if (run_ && run_->iterations.completed() < first_iteration_) {
     actions.emplace_back(LogLine{
         absl::StrFormat("job %s: metrics.jsonl has nothing of iterations %d to %d: who could tell "
                         "of them is lost, and no earlier checkpoint is there",
-                        description_.id, iterations_->completed(), first_iteration_ - 1),
+                        description_.id, run_->iterations.completed(), first_iteration_ - 1),
         LogLine::Kind::kAlarm});
   }
   checkpoints_.abandon_beyond(first_iteration_, epoch_);
@@ -450,7 +440,7 @@ bool JobRun::allows_workers(std::size_t count) const {
 
 /// Those without a part, as many as the job takes.
 void JobRun::add_workers(Nanoseconds now) {
-  if (!iterations_ || !description_.with_workers) return;  // the first epoch has chosen its own
+  if (!run_ || !description_.with_workers) return;  // the first epoch has chosen its own
   std::size_t count = std::min(workers_.size() + idle_workers(now), most_workers());
   while (count > workers_.size() && !allows_workers(count)) --count;
   while (workers_.size() < count) {
@@ -482,13 +472,13 @@ void JobRun::consider_growth(Nanoseconds now, JobActions& actions) {
 
 /// A change begins with a checkpoint, for which nobody waits: should it fail, training goes on.
 void JobRun::tick_change(Nanoseconds now, JobActions& actions) {
-  if (state_ != JobState::kRunning || is_trained() || stopping_) return;
+  if (state() != JobState::kRunning || is_trained() || stopping_) return;
   if (!change_) consider_growth(now, actions);
   if (!change_ || now < change_after_) return;
   if (!change_->at) {
     absl::StatusOr<CheckpointActions> asked = absl::OutOfRangeError("the run is about to end");
-    if (iterations_->completed() + kLeastIterationsLeft < description_.iterations) {
-      asked = checkpoints_.ask(iterations_->newest(), now);
+    if (run_->iterations.completed() + kLeastIterationsLeft < description_.iterations) {
+      asked = checkpoints_.ask(run_->iterations.newest(), now);
     }
     if (!asked.ok()) {  // or an operator's save is under way: later
       change_after_ = now + options_.growth_delay;
@@ -511,19 +501,19 @@ void JobRun::tick_change(Nanoseconds now, JobActions& actions) {
 /// If its checkpoint is there, and the metrics reach it.
 void JobRun::change_now(Nanoseconds now, JobActions& actions) {
   if (!change_->at || !checkpoints_.committed().contains(snapshot_id(epoch_, *change_->at))) return;
-  if (iterations_->completed() < *change_->at) return;
+  if (run_->iterations.completed() < *change_->at) return;
   // Who came may be gone again; and a run that is all but over is not gone back for.
   const bool is_worth_it =
-      iterations_->completed() + kLeastIterationsLeft < description_.iterations;
+      run_->iterations.completed() + kLeastIterationsLeft < description_.iterations;
   if (!is_worth_it || (!change_->plan && idle_workers(now) == 0)) {
     change_.reset();
     change_after_ = now + options_.change_pause;
     return;
   }
   recovering_from_ = change_->why;
-  recovering_since_ = vacant_since_ = now;
+  recovery_.emplace(now);
   ++counts_.of(change_->plan ? EpochEnd::kBetterPlan : EpochEnd::kMoreWorkers);
-  next_plan_ = std::move(change_->plan);
+  recovery_->next_plan = std::move(change_->plan);
   change_.reset();
   replace(now, actions);
 }
@@ -531,20 +521,20 @@ void JobRun::change_now(Nanoseconds now, JobActions& actions) {
 // ---- time ----
 
 void JobRun::tick_recovery(Nanoseconds now, JobActions& actions) {
-  const Nanoseconds in_state = now - entered_;
+  const Nanoseconds in_state = states_.in_state(now);
   write_again(now, actions);
   if (is_trained()) {
     finish_if_complete(now, actions);
-    if (ended() || now - last_progress_ <= options_.last_checkpoint_timeout) return;
+    if (ended() || states_.quiet(now) <= options_.last_checkpoint_timeout) return;
     actions.emplace_back(
         LogLine{absl::StrFormat(
                     "job %s: training is done, but its last checkpoint is not whole after %.0f s",
-                    description_.id, seconds(now - last_progress_)),
+                    description_.id, seconds(states_.quiet(now))),
                 LogLine::Kind::kAlarm});
     end(true, "", now, actions);
     return;
   }
-  if (state_ == JobState::kHalting && in_state > options_.halting_timeout) {
+  if (state() == JobState::kHalting && in_state > options_.halting_timeout) {
     std::vector<std::string> silent;
     for (const auto* group : {&workers_, &servers_}) {
       for (const Participant& p : *group) {
@@ -556,11 +546,12 @@ void JobRun::tick_recovery(Nanoseconds now, JobActions& actions) {
     fall_back(absl::StrFormat("after %.0f s not halted: %s", seconds(in_state),
                               absl::StrJoin(silent, ", ")),
               now, actions);
-  } else if (state_ == JobState::kSaving && in_state > options_.saving_timeout &&
-             !(unwritten_.contains(snapshot_id(epoch_, saving_)) && waits_for_disk(now))) {
+  } else if (state() == JobState::kSaving && in_state > options_.saving_timeout &&
+             !(unwritten_.contains(snapshot_id(epoch_, recovery_->saving)) &&
+               waits_for_disk(now))) {
     fall_back(absl::StrFormat("what is in memory was not saved within %.0f s", seconds(in_state)),
               now, actions);
-  } else if (state_ == JobState::kReplacing) {
+  } else if (state() == JobState::kReplacing) {
     try_replacing(now, actions);
   }
 }

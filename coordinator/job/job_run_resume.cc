@@ -8,7 +8,6 @@
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
 #include "coordinator/job/job_run.h"
-#include "coordinator/job/job_run_text.h"
 
 namespace poseidon {
 
@@ -26,27 +25,26 @@ bool JobRun::has_part(NodeId id) const {
 
 std::optional<LackingReports> JobRun::on_back(const ReturningNode& back, JobActions& actions) {
   Participant* const participant = has_part(back.node) ? find(back.node) : nullptr;
-  if (participant == nullptr || back.epoch != epoch_ || plan_ == nullptr ||
-      back.index != participant->index) {
+  if (participant == nullptr || back.epoch != epoch_ || !run_ || back.index != participant->index) {
     return std::nullopt;
   }
   // What is saved of memory just now was asked for once; whoever may have missed that is lost.
-  if (state_ == JobState::kSaving) return std::nullopt;
+  if (state() == JobState::kSaving) return std::nullopt;
   // Nobody has heard of this epoch yet.
-  if (state_ == JobState::kCalibrating) return std::nullopt;
+  if (state() == JobState::kCalibrating) return std::nullopt;
   LackingReports lacks;
   const CheckpointManifest* const newest = checkpoints_.newest();
   if (newest != nullptr && snapshot_epoch(newest->snapshot) == epoch_) {
     lacks.checkpoint = newest->iteration() + 1;
   }
   const bool missed_halt =
-      state_ == JobState::kHalting && participant->state != ParticipantState::kHalted;
+      state() == JobState::kHalting && participant->state != ParticipantState::kHalted;
   // The question for a checkpoint may have been lost with the stream. Who heard it hears it again,
   // which does no harm but to one that is beyond it and says so: then a later one is asked for.
   const bool is_server = participant->node.role == NodeRole::kServer;
   const auto awaited = checkpoints_.awaited_from(
       is_server ? std::optional(ServerIndex(participant->index)) : std::nullopt);
-  if (state_ == JobState::kRunning && awaited) {
+  if (state() == JobState::kRunning && awaited) {
     actions.emplace_back(SendSave{.node = back.node, .iteration = *awaited});
   }
   if (is_server) {
@@ -56,20 +54,20 @@ std::optional<LackingReports> JobRun::on_back(const ReturningNode& back, JobActi
   if (back.oldest < 0 || back.oldest > description_.iterations) return std::nullopt;
   participant->kept_until = back.next;
   const WorkerRank rank(participant->index);
-  const Iteration next = iterations_->next(rank);
+  const Iteration next = run_->iterations.next(rank);
   if (back.oldest > next) {
-    const Iteration completed = iterations_->completed();
-    iterations_->skip_to(back.oldest);
+    const Iteration completed = run_->iterations.completed();
+    run_->iterations.skip_to(back.oldest);
     actions.emplace_back(LogLine{absl::StrFormat(
         "job %s: %s was alone for so long that it no longer has its reports from iteration %d on; "
         "metrics.jsonl has nothing of iterations %d to %d",
         description_.id, participant_text(*participant), next, completed, back.oldest - 1)});
   }
   // Start may have been lost with the stream; to hear it twice does no harm.
-  if (state_ == JobState::kRunning) actions.emplace_back(SendStart{back.node});
+  if (state() == JobState::kRunning) actions.emplace_back(SendStart{back.node});
   if (missed_halt) actions.emplace_back(SendHalt{back.node});
-  lacks.iteration = iterations_->next(rank);
-  lacks.test = tests_->next(rank);
+  lacks.iteration = run_->iterations.next(rank);
+  lacks.test = run_->tests.next(rank);
   return lacks;
 }
 
@@ -90,7 +88,6 @@ std::unique_ptr<JobRun> JobRun::resume(JobRunOptions options, JobDescription des
                  "a checked record");
   auto run = std::make_unique<JobRun>(options, std::move(description), now);
   const auto workers = static_cast<std::uint32_t>(running.workers.size());
-  run->plan_ = std::make_shared<const Plan>(std::move(running.plan));
   run->plan_basis_ = std::move(running.plan_basis);
   run->workers_ = running.workers;
   run->servers_ = running.servers;
@@ -99,8 +96,8 @@ std::unique_ptr<JobRun> JobRun::resume(JobRunOptions options, JobDescription des
       if (!is_lost(p)) p.state = ParticipantState::kRunning;
     }
   }
-  run->iterations_.emplace(workers, running.completed);
-  run->tests_.emplace(workers, running.test ? running.test->iteration + 1 : 0);
+  run->run_.emplace(std::make_shared<const Plan>(std::move(running.plan)), workers,
+                    running.completed, running.test ? running.test->iteration + 1 : 0);
   run->first_iteration_ = running.first_iteration;
   run->begun_with_ = running.begun_with;
   run->samples_ = running.samples;
@@ -134,7 +131,7 @@ std::unique_ptr<JobRun> JobRun::resume(JobRunOptions options, JobDescription des
   run->model_stored_ = running.model_stored;
   run->pace_.go_on(now - running.age, now, run->first_iteration_);
   run->message_.clear();
-  run->enter(JobState::kRunning, now);
+  run->states_.transition(JobEvent::kResumed, now);
   run->trained_workers_ = run->workers_.size();
   if (!running.recovering_from.empty()) run->resume_recovery(running, now);
   return run;
@@ -145,18 +142,18 @@ std::unique_ptr<JobRun> JobRun::resume(JobRunOptions options, JobDescription des
 /// come as new ones, and the next epoch begins from the newest checkpoint.
 void JobRun::resume_recovery(const RunningJob& running, Nanoseconds now) {
   recovering_from_ = running.recovering_from;
-  recovering_since_ = vacant_since_ = now;
+  recovery_.emplace(now);
   ++recoveries_;
   message_ =
       absl::StrCat("recovers: ", recovering_from_, "; the coordinator was started again meanwhile");
   if (!running.stopped) {
-    enter(JobState::kHalting, now);
+    states_.transition(JobEvent::kHalt, now);
     return;
   }
   for (auto* group : {&workers_, &servers_}) {
     for (Participant& p : *group) p.state = ParticipantState::kLost;
   }
-  enter(JobState::kReplacing, now);
+  states_.transition(JobEvent::kEpochOver, now);
 }
 
 }  // namespace poseidon

@@ -1,6 +1,5 @@
 #include "coordinator/job/job_run.h"
-#include "coordinator/job/job_run_test_support.h"
-#include "coordinator/job/job_run_text.h"
+#include "coordinator/job/tests/job_run_test_support.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -2,7 +2,7 @@
 // who gets which rank, what a recovery keeps, whom it blames.
 
 #include "common/base/address.h"
-#include "coordinator/job/job_run_test_support.h"
+#include "coordinator/job/tests/job_run_test_support.h"
 
 namespace poseidon::job_run_groups_test {
 namespace {

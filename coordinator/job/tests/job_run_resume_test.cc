@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "coordinator/job/job_run.h"
-#include "coordinator/job/job_run_test_support.h"
+#include "coordinator/job/tests/job_run_test_support.h"
 #include "coordinator/planning/planner.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "coordinator/job/job_run.h"
-#include "coordinator/job/job_run_text.h"
 #include "coordinator/planning/planner.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,6 +1,6 @@
 // Workers that have found other data than the others, or than a checkpoint was trained on.
 
-#include "coordinator/job/job_run_test_support.h"
+#include "coordinator/job/tests/job_run_test_support.h"
 
 namespace poseidon::job_run_data_test {
 namespace {

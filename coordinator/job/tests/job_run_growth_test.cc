@@ -1,6 +1,6 @@
 // Workers that come while a job trains, and those that come and cannot.
 
-#include "coordinator/job/job_run_test_support.h"
+#include "coordinator/job/tests/job_run_test_support.h"
 
 namespace poseidon::job_run_growth_test {
 namespace {

@@ -1,7 +1,7 @@
 // A job that recovers while the coordinator's state directory has no room: for what is stored, as
 // for the number of the next epoch, it waits.
 
-#include "coordinator/job/job_run_test_support.h"
+#include "coordinator/job/tests/job_run_test_support.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

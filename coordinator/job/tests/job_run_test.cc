@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "coordinator/job/job_run_test_support.h"
+#include "coordinator/job/tests/job_run_test_support.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

@@ -1,6 +1,6 @@
 // Newcomers that cannot read the checkpoint: whose word condemns it.
 
-#include "coordinator/job/job_run_test_support.h"
+#include "coordinator/job/tests/job_run_test_support.h"
 
 namespace poseidon::job_run_doubt_test {
 namespace {

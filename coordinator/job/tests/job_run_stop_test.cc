@@ -1,6 +1,6 @@
 // A job that somebody wants to end.
 
-#include "coordinator/job/job_run_test_support.h"
+#include "coordinator/job/tests/job_run_test_support.h"
 
 namespace poseidon::job_run_stop_test {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/job/job_run_test_support.h"
+#include "coordinator/job/tests/job_run_test_support.h"
 
 namespace poseidon::job_run_torn_network_test {
 namespace {

@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "coordinator/job/job_run.h"
-#include "coordinator/job/job_run_test_support.h"
+#include "coordinator/job/tests/job_run_test_support.h"
 #include "coordinator/records/run_directory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
