@@ -1,13 +1,15 @@
 #include "coordinator/cluster/cluster.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/check.h"
 #include "common/base/log_limit.h"
+#include "common/base/check.h"
 #include "common/base/text.h"
 #include "coordinator/members/admission.h"
 #include "spdlog/spdlog.h"
@@ -15,21 +17,8 @@
 namespace poseidon {
 namespace {
 
-/// Distinct refusal reasons kept per node, and the length of one: a node cannot make us hoard text.
-constexpr std::size_t kMaxReasonsPerNode = 64;
-constexpr std::size_t kMaxReasonBytes = 64;
 /// A report that says it is older can only be wrong: no node waits longer for a coordinator.
 constexpr Milliseconds kOldestReport = std::chrono::hours(24 * 365);
-/// Room in the model's size for the file's header and for tensors that are no parameters.
-constexpr std::uint64_t kModelSlackBytes = 64 << 20;
-
-/// Seconds since the job began: finite, and no more than a lifetime.
-bool sensible(double seconds) { return seconds >= 0.0 && seconds <= 1e10; }
-bool sensible(const v1::LayerTraffic& layer) {
-  return sensible(layer.stall_seconds()) && sensible(layer.forward_seconds()) &&
-         sensible(layer.backward_seconds()) && sensible(layer.sync_seconds());
-}
-
 CalibrationAnswer to_answer(const v1::CalibrationReport& report) {
   CalibrationAnswer answer{.step = report.step(),
                            .error = one_line(report.error()),
@@ -57,141 +46,154 @@ FailureKind to_failure_kind(v1::Failure failure) {
   return failure == v1::FAILURE_PEER ? FailureKind::kPeer : FailureKind::kJob;
 }
 
+/// How long shutdown waits for the last files.
+constexpr std::chrono::seconds kFilesTimeout{10};
+constexpr std::chrono::seconds kSettleTimeout{2};  ///< of manifests that are being written, or go
+
 }  // namespace
 
 Cluster::Cluster(ClusterOptions options, JobResolver resolver,
                  std::unique_ptr<StateDirectory> state, const Clock* clock, ClusterDisk disk)
-    : options_(options),
-      resolver_(std::move(resolver)),
-      state_(std::move(state)),
-      clock_(clock),
+    : context_{.options = options,
+               .state = std::move(state),
+               .clock = clock,
+               .disk = std::move(disk),
+               .mutex = {}},
+      watch_(context_),
       membership_(options.membership),
-      archive_(state_->path() / "checkpoints"),
-      disk_(std::move(disk)) {
-  // Where no epoch was ever given, there is no checkpoint; if the folder cannot be made, the first
-  // one says so.
-  if (state_->is_new()) (void)archive_.create();
-  std::vector<std::string> unreadable;
-  for (CheckpointManifest& manifest : archive_.load(unreadable)) catalog_.add(std::move(manifest));
-  for (const std::string& text : unreadable) {
-    spdlog::error("not read as a checkpoint: {}; no part of any is removed from servers",
-                  one_line(text));
-  }
-  knows_all_checkpoints_ = unreadable.empty();
-  catalog_.set_unread(std::move(unreadable));
-  if (knows_all_checkpoints_) (void)archive_.create();  // earlier versions made no marker
-  begun_ = Epoch(state_->last_given());
-  if (!catalog_.all().empty()) {
-    spdlog::info("{} committed checkpoints, the newest is {}", catalog_.all().size(),
-                 snapshot_name(catalog_.all().rbegin()->first));
-  }
+      targets_(context_.state->path(), *clock, context_.mutex, *context_.disk.background),
+      clients_(options.last_words),
+      traces_(context_, streams_),
+      checkpoints_(
+          context_, membership_, streams_, watch_,
+          [this](const CheckpointManifest& manifest, const absl::Status& status) {
+            host_.on_manifest_written(manifest, status);
+          },
+          [this](const CheckpointManifest& manifest, const absl::Status& status) {
+            host_.on_manifest_removed(manifest, status);
+          }),
+      host_(context_, surroundings()),
+      report_(context_, surroundings(), host_, uploads_),
+      submissions_(context_, std::move(resolver), surroundings(), host_, report_),
+      checkpoint_calls_(context_, surroundings(), host_, submissions_),
+      returns_(context_, surroundings(), host_, submissions_) {}
+
+JobSurroundings Cluster::surroundings() {
+  return {.membership = membership_,
+          .streams = streams_,
+          .watch = watch_,
+          .targets = targets_,
+          .clients = clients_,
+          .traces = traces_,
+          .checkpoints = checkpoints_,
+          .output = output_};
 }
 
 Cluster::~Cluster() {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    ending_ = true;
+    const std::lock_guard<std::mutex> lock(context_.mutex);
+    context_.ending = true;
   }
   // These threads call us back: they must end while everything here still lives.
-  disk_.background.reset();
+  context_.disk.background.reset();
   std::shared_ptr<RunFiles> directory;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    directory = std::move(directory_);
+    const std::lock_guard<std::mutex> lock(context_.mutex);
+    directory = output_.release();
   }
   directory.reset();
 }
 
+absl::Status Cluster::restore() { return returns_.restore(); }
+
 // ---- streams ----
 
 void Cluster::on_open(const std::shared_ptr<NodeLink>& link) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (shutting_down_) {
+  const std::lock_guard<std::mutex> lock(context_.mutex);
+  if (context_.shutting_down) {
     link->close(absl::UnavailableError("the coordinator is stopping"));
     return;
   }
   // Twice the members: those that join while the places of others run out.
-  if (attached_.size() >= 2 * options_.membership.max_nodes) {
+  if (streams_.size() >= 2 * context_.options.membership.max_nodes) {
     link->close(absl::ResourceExhaustedError("too many nodes are connected"));
     return;
   }
-  attached_[link.get()] = {.link = link, .node = std::nullopt, .opened = clock_->now()};
+  streams_.open(link, context_.now());
 }
 
 void Cluster::on_message(NodeLink* link, const v1::NodeMessage& message) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto it = attached_.find(link);
-  if (it == attached_.end()) return;  // closed by us a moment ago
-  forgive_job(clock_->now());
-  if (!it->second.node) {
+  const std::lock_guard<std::mutex> lock(context_.mutex);
+  if (!streams_.contains(link)) return;  // closed by us a moment ago
+  host_.extend_deadlines(context_.now());
+  const std::optional<NodeId> from = streams_.node_of(link);
+  if (!from) {
     if (message.has_join()) {
       handle_join(link, message.join());
     } else {
-      refuse(Refusal::kNotJoined, absl::StrCat("a message before Join from ", link->peer_host()));
-      link->close(absl::InvalidArgumentError("the first message must be Join"));
-      attached_.erase(link);
+      watch_.refuse(Refusal::kNotJoined,
+                    absl::StrCat("a message before Join from ", link->peer_host()));
+      streams_.close(link, absl::InvalidArgumentError("the first message must be Join"));
     }
     return;
   }
-  const NodeId from = *it->second.node;
-  membership_.heard_from(from, clock_->now());
-  handle_member(from, message);
+  membership_.heard_from(*from, context_.now());
+  handle_member(*from, message);
 }
 
 void Cluster::on_end(NodeLink* link, const std::string& reason) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto it = attached_.find(link);
-  if (it == attached_.end()) return;
-  forgive_job(clock_->now());
-  const std::optional<NodeId> node = it->second.node;
+  const std::lock_guard<std::mutex> lock(context_.mutex);
+  if (!streams_.contains(link)) return;
+  host_.extend_deadlines(context_.now());
+  const std::optional<NodeId> node = streams_.node_of(link);
   if (!node) {
-    attached_.erase(it);
+    streams_.erase(link);
     return;
   }
-  if (job_ && job_->has_part(*node)) {
-    attached_.erase(it);
-    let_come_back(*node, reason);
-  } else if (const auto gone = membership_.leave(*node, reason, clock_->now())) {
-    depart(*gone, absl::OkStatus());
+  if (host_.job() && host_.job()->has_part(*node)) {
+    streams_.erase(link);
+    returns_.detach(*node, reason);
+  } else if (const auto gone = membership_.leave(*node, reason, context_.now())) {
+    host_.depart(*gone, absl::OkStatus());
   }
 }
 
 void Cluster::handle_join(NodeLink* link, const v1::Join& join) {
   absl::StatusOr<NodeInfo> node = admit(join, link->peer_host());
-  if (node.ok() && is_beyond_epoch(*node, join)) end_outdated_epoch(*node, join);
-  if (node.ok() && join.has_resume() && take_back(link, *node, join.resume())) return;
-  if (node.ok() && !state_->skip_epochs(node->newest_epoch.value())) {
+  if (node.ok() && returns_.is_beyond_epoch(*node, join)) returns_.end_outdated_epoch(*node, join);
+  if (node.ok() && join.has_resume() && returns_.reattach(link, *node, join.resume())) return;
+  if (node.ok() && !context_.state->skip_epochs(node->newest_epoch.value())) {
     node = absl::InvalidArgumentError(
         absl::StrCat("Join.newest_epoch is ", join.newest_epoch(),
                      ", far beyond this coordinator's: give the server an empty --data-dir"));
   }
-  if (node.ok()) make_room(*node, join);
-  absl::StatusOr<NodeId> id = node.ok() ? membership_.join(*node, clock_->now()) : node.status();
+  if (node.ok()) returns_.make_room(*node, join);
+  absl::StatusOr<NodeId> id = node.ok() ? membership_.join(*node, context_.now()) : node.status();
   if (!id.ok()) {
-    refuse(absl::IsFailedPrecondition(id.status()) ? Refusal::kVersion : Refusal::kMalformed,
-           absl::StrCat("Join from ", link->peer_host(), ": ", id.status().message()));
-    link->close(id.status());
-    attached_.erase(link);
+    watch_.refuse(absl::IsFailedPrecondition(id.status()) ? Refusal::kVersion : Refusal::kMalformed,
+                  absl::StrCat("Join from ", link->peer_host(), ": ", id.status().message()));
+    streams_.close(link, id.status());
     return;
   }
-  attached_[link].node = *id;
-  link->send(joined_message(*id, join_note(node->role)));
+  streams_.set_node(link, *id);
+  link->send(returns_.joined_message(*id, join_note(node->role)));
   const NodeInfo* member = membership_.find(*id);
-  if (member->role == NodeRole::kServer) send_keep(*member);
-  note(EventKind::kJoin,
-       absl::StrCat(node_text(*member), " joined as node ", id->value(), " (",
-                    member->device.empty() ? "" : absl::StrCat("device ", member->device, ", "),
-                    "version ",
-                    member->software_version.empty() ? "unknown" : member->software_version, ")"));
-  members_changed();
+  if (member->role == NodeRole::kServer) checkpoints_.send_keep(*member, host_.active_epoch());
+  watch_.note(
+      EventKind::kJoin,
+      absl::StrCat(node_text(*member), " joined as node ", id->value(), " (",
+                   member->device.empty() ? "" : absl::StrCat("device ", member->device, ", "),
+                   "version ",
+                   member->software_version.empty() ? "unknown" : member->software_version, ")"));
+  host_.members_changed();
 }
 
 std::string Cluster::join_note(NodeRole role) const {
-  if (!job_ || job_->ended() || job_->state() == JobState::kWaiting) return "";
+  if (!host_.job() || host_.job()->ended() || host_.job()->state() == JobState::kWaiting) return "";
   return absl::StrFormat(
-      "job %s is %s with %d workers and %d servers; this %s %s", job_->description().id,
-      job_state_name(job_->state()), job_->workers().size(), job_->servers().size(),
-      role_name(role),
+      "job %s is %s with %d workers and %d servers; this %s %s", host_.job()->description().id,
+      job_state_name(host_.job()->state()), host_.job()->workers().size(),
+      host_.job()->servers().size(), role_name(role),
       role == NodeRole::kWorker
           ? "is taken in where the job takes more workers, else it stands by for one that is lost"
           : "stands by for one that is lost, and for the next job");
@@ -205,41 +207,44 @@ void Cluster::handle_member(NodeId from, const v1::NodeMessage& message) {
     case v1::NodeMessage::kLeave: {
       const std::string reason = one_line(message.leave().reason());
       if (const auto gone =
-              membership_.leave(from, absl::StrCat("left (", reason, ")"), clock_->now())) {
-        depart(*gone, absl::OkStatus(), DepartureKind::kLeft);
+              membership_.leave(from, absl::StrCat("left (", reason, ")"), context_.now())) {
+        host_.depart(*gone, absl::OkStatus(), DepartureKind::kLeft);
       }
       return;
     }
     case v1::NodeMessage::kJoin:
-      refuse(Refusal::kDuplicate, absl::StrCat("a second Join from ", sender_text(from)));
+      watch_.refuse(Refusal::kDuplicate,
+                    absl::StrCat("a second Join from ", sender_text(membership_, from)));
       return;
     case v1::NodeMessage::BODY_NOT_SET:
-      refuse(Refusal::kMalformed, absl::StrCat("an empty message from ", sender_text(from)));
+      watch_.refuse(Refusal::kMalformed,
+                    absl::StrCat("an empty message from ", sender_text(membership_, from)));
       return;
     case v1::NodeMessage::kClock:
     case v1::NodeMessage::kTrace:
-      handle_trace(from, message);
+      traces_.on_message(from, message);
       return;
     default:
       break;
   }
-  if (!job_) {
-    refuse(Refusal::kWrongState,
-           absl::StrCat("a job message from ", sender_text(from), ", but there is no job"));
+  if (!host_.job()) {
+    watch_.refuse(Refusal::kWrongState,
+                  absl::StrCat("a job message from ", sender_text(membership_, from),
+                               ", but there is no job"));
     return;
   }
   JobActions actions = handle_report(from, message);
   for (JobAction& action : actions) {
     // A job knows nobody else than its own nodes.
     if (auto* refusal = std::get_if<CountRefusal>(&action)) {
-      absl::StrAppend(&refusal->text, " (sent by ", sender_text(from), ")");
+      absl::StrAppend(&refusal->text, " (sent by ", sender_text(membership_, from), ")");
     }
   }
-  apply(actions);
+  host_.apply(actions);
 }
 
 JobActions Cluster::handle_report(NodeId from, const v1::NodeMessage& message) {
-  const Nanoseconds now = clock_->now();
+  const Nanoseconds now = context_.now();
   // Beyond int64 it can only be wrong; as -1 it is refused like any wrong iteration.
   const auto iteration = [](std::uint64_t value) {
     return value > static_cast<std::uint64_t>(INT64_MAX) ? Iteration{-1}
@@ -247,44 +252,45 @@ JobActions Cluster::handle_report(NodeId from, const v1::NodeMessage& message) {
   };
   switch (message.body_case()) {
     case v1::NodeMessage::kCalibration:
-      return job_->on_calibration(from, Epoch(message.calibration().epoch()),
-                                  to_answer(message.calibration()), now);
+      return host_.job()->on_calibration(from, Epoch(message.calibration().epoch()),
+                                         to_answer(message.calibration()), now);
     case v1::NodeMessage::kReady:
-      return job_->on_ready(from, Epoch(message.ready().epoch()), now,
-                            data_identity_of(message.ready()));
+      return host_.job()->on_ready(from, Epoch(message.ready().epoch()), now,
+                                   data_identity_of(message.ready()));
     case v1::NodeMessage::kIteration: {
       const v1::IterationReport& report = message.iteration();
-      const std::uint64_t advances = job_->advances();
+      const std::uint64_t advances = host_.job()->advances();
       const auto age = static_cast<Milliseconds::rep>(
           std::min(report.age_ms(), static_cast<std::uint64_t>(kOldestReport.count())));
       JobActions actions =
-          job_->on_iteration(from, Epoch(report.epoch()), iteration(report.iteration()),
-                             report.loss(), now, Milliseconds(age));
-      if (job_->advances() != advances) membership_.job_advanced(job_->needed_to_advance(), now);
+          host_.job()->on_iteration(from, Epoch(report.epoch()), iteration(report.iteration()),
+                                    report.loss(), now, Milliseconds(age));
+      if (host_.job()->advances() != advances)
+        membership_.job_advanced(host_.job()->needed_to_advance(), now);
       return actions;
     }
     case v1::NodeMessage::kTest: {
       const v1::TestReport& report = message.test();
-      return job_->on_test(
+      return host_.job()->on_test(
           from, Epoch(report.epoch()), iteration(report.iteration()),
           {.loss_sum = report.loss_sum(), .correct = report.correct(), .samples = report.samples()},
           now);
     }
     case v1::NodeMessage::kFinished:
-      return job_->on_finished(from, Epoch(message.finished().epoch()), now);
+      return host_.job()->on_finished(from, Epoch(message.finished().epoch()), now);
     case v1::NodeMessage::kFailed:
-      return job_->on_failed(
+      return host_.job()->on_failed(
           from, Epoch(message.failed().epoch()), one_line(message.failed().reason()),
           to_failure_kind(message.failed().failure()), now, message.failed().unreachable());
     case v1::NodeMessage::kHalted:
-      return job_->on_halted(from, Epoch(message.halted().epoch()),
-                             {.oldest = iteration(message.halted().oldest()),
-                              .newest = iteration(message.halted().newest())},
-                             now);
+      return host_.job()->on_halted(from, Epoch(message.halted().epoch()),
+                                    {.oldest = iteration(message.halted().oldest()),
+                                     .newest = iteration(message.halted().newest())},
+                                    now);
     case v1::NodeMessage::kCheckpoint: {
       const v1::CheckpointReport& report = message.checkpoint();
       constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 50;
-      return job_->on_checkpoint_report(
+      return host_.job()->on_checkpoint_report(
           from, Epoch(report.epoch()),
           {.server = std::nullopt,
            .who = "",
@@ -294,7 +300,8 @@ JobActions Cluster::handle_report(NodeId from, const v1::NodeMessage& message) {
            .reason = one_line(report.reason()),
            .bytes = static_cast<std::int64_t>(std::min(report.bytes(), kMaxBytes)),
            .seconds = std::isfinite(report.seconds()) ? std::max(report.seconds(), 0.0) : 0.0},
-          std::chrono::duration_cast<std::chrono::seconds>(clock_->unix_time()).count(), now);
+          std::chrono::duration_cast<std::chrono::seconds>(context_.clock->unix_time()).count(),
+          now);
     }
     default:
       return {CountRefusal{Refusal::kMalformed, "a message that is none of a job's"}};
@@ -302,143 +309,63 @@ JobActions Cluster::handle_report(NodeId from, const v1::NodeMessage& message) {
 }
 
 void Cluster::handle_heartbeat(NodeId from, const v1::Heartbeat& heartbeat) {
-  if (heartbeat.has_load()) take_load(from, heartbeat.load());
-  counters_.take(from, heartbeat);
-  auto& totals = node_refusals_[from];
-  for (const v1::RefusedCount& count : heartbeat.refused()) {
-    const std::string reason(utf8_prefix(one_line(count.reason()), kMaxReasonBytes));
-    if (totals.size() >= kMaxReasonsPerNode && totals.count(reason) == 0) continue;
-    totals[reason] = count.count();
+  if (heartbeat.has_load() && !watch_.take_load(from, heartbeat.load())) {
+    watch_.refuse(Refusal::kMalformed,
+                  absl::StrCat("the load of ", sender_text(membership_, from)));
   }
-  if (heartbeat.layers().empty() || !traffic_ || !job_ || job_->ended()) return;
-  const auto& workers = job_->workers();
-  const bool is_worker = std::any_of(workers.begin(), workers.end(),
-                                     [from](const Participant& p) { return p.node.id == from; });
-  if (!is_worker) return;
-  job_->on_batches(from, heartbeat.batches(), clock_->now());
-  if (!sensible(heartbeat.data_stall_seconds())) {
-    refuse(Refusal::kMalformed,
-           absl::StrCat("a wait for samples of ", heartbeat.data_stall_seconds(), " s from ",
-                        sender_text(from)));
+  watch_.take_refusals(from, heartbeat);
+  if (heartbeat.layers().empty() || !watch_.has_traffic() || !host_.job() || host_.job()->ended())
     return;
+  const bool is_worker = std::ranges::any_of(
+      host_.job()->workers(), [from](const Participant& p) { return p.node.id == from; });
+  if (!is_worker) return;
+  host_.job()->on_batches(from, heartbeat.batches(), context_.now());
+  if (const std::string wrong = watch_.take_traffic(from, heartbeat); !wrong.empty()) {
+    watch_.refuse(Refusal::kMalformed,
+                  absl::StrCat(wrong, " from ", sender_text(membership_, from)));
   }
-  std::vector<LayerTotals> layers(traffic_->layers());
-  for (const v1::LayerTraffic& layer : heartbeat.layers()) {
-    if (layer.layer() >= layers.size() || !sensible(layer)) {
-      refuse(Refusal::kMalformed, absl::StrCat("traffic of layer ", layer.layer(), " of ",
-                                               layers.size(), " from ", sender_text(from)));
-      return;
-    }
-    layers[layer.layer()] = {.sent_bytes = layer.sent_bytes(),
-                             .received_bytes = layer.received_bytes(),
-                             .stall_seconds = layer.stall_seconds(),
-                             .forward_seconds = layer.forward_seconds(),
-                             .backward_seconds = layer.backward_seconds(),
-                             .passes = layer.passes(),
-                             .sync_seconds = layer.sync_seconds(),
-                             .syncs = layer.syncs()};
-  }
-  traffic_->add(from,
-                {.layers = std::move(layers),
-                 .data_stall_seconds = heartbeat.data_stall_seconds(),
-                 .corrupt_samples = heartbeat.corrupt_samples()},
-                clock_->now());
-}
-
-// ---- members ----
-
-NodeLink* Cluster::link_of(NodeId node) const {
-  for (const auto& [link, attached] : attached_) {
-    if (attached.node == node) return link;
-  }
-  return nullptr;
-}
-
-void Cluster::depart(const Departure& departure, const absl::Status& status, DepartureKind kind) {
-  const NodeId id = departure.node.id;
-  ++counts_.departures[departure.node.role][static_cast<std::size_t>(kind)];
-  note(kind == DepartureKind::kLost ? EventKind::kLoss : EventKind::kLeave,
-       absl::StrCat(node_text(departure.node), " (node ", id.value(), ") is gone: it ",
-                    departure.reason));
-  if (NodeLink* link = link_of(id)) {
-    link->close(status);
-    attached_.erase(link);
-  }
-  if (traffic_) traffic_->remove(id);
-  loads_.remove(id);
-  counters_.remove(id);
-  trace_lost(id, absl::StrCat("is gone (it ", departure.reason, ")"));
-  if (const auto it = node_refusals_.find(id); it != node_refusals_.end()) {
-    for (const auto& [reason, count] : it->second) {
-      if (departed_refusals_.size() < kMaxReasonsPerNode || departed_refusals_.count(reason) > 0) {
-        departed_refusals_[reason] += count;
-      }
-    }
-    node_refusals_.erase(it);
-  }
-  if (job_) apply(job_->on_departure(departure, clock_->now()));
-  members_changed();
-}
-
-void Cluster::members_changed() {
-  write_targets();
-  forgive_job(clock_->now());  // a newcomer may have ended that we were cut off
-  if (job_ && !job_->ended()) apply(job_->on_members(membership_.nodes(), clock_->now()));
-}
-
-// ---- actions ----
-
-void Cluster::refuse(Refusal refusal, const std::string& text) {
-  const std::uint64_t n = ++own_refusals_[refusal_name(refusal)];
-  const bool is_shown = !is_harmless(refusal) && is_logged_refusal(n);
-  spdlog::log(is_shown ? spdlog::level::warn : spdlog::level::debug,
-              "refused a message ({}, number {}): {}", refusal_name(refusal), n, one_line(text));
 }
 
 void Cluster::count_refusal(Refusal refusal, const std::string& text) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  refuse(refusal, text);
+  const std::lock_guard<std::mutex> lock(context_.mutex);
+  watch_.refuse(refusal, text);
 }
 
-std::string Cluster::sender_text(NodeId from) const {
-  const NodeInfo* node = membership_.find(from);
-  return absl::StrCat(node == nullptr ? "" : absl::StrCat(node_text(*node), ", "), "node ",
-                      from.value());
+// ---- traces ----
+
+absl::Status Cluster::begin_trace(const v1::TraceRequest& request,
+                                  const std::shared_ptr<TraceSink>& sink) {
+  const std::lock_guard<std::mutex> lock(context_.mutex);
+  return traces_.begin(request, sink, host_.job());
+}
+
+void Cluster::on_trace_written(const TraceSink* sink) {
+  const std::lock_guard<std::mutex> lock(context_.mutex);
+  traces_.on_written(sink);
+}
+
+void Cluster::on_trace_cancelled(const TraceSink* sink) {
+  const std::lock_guard<std::mutex> lock(context_.mutex);
+  traces_.on_cancelled(sink);
 }
 
 // ---- the model ----
-
-absl::Status worth_another_try(const absl::Status& status) {
-  // What is no fault of the disk: a part that does not fit.
-  if (status.ok() || absl::IsInvalidArgument(status)) return status;
-  return absl::UnavailableError(absl::StrCat("the model cannot be stored: ", status.message()));
-}
 
 absl::StatusOr<Cluster::Upload> Cluster::begin_upload(std::uint64_t epoch,
                                                       std::uint64_t total_bytes) {
   Upload upload;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (!job_) return absl::FailedPreconditionError("there is no job that a model could be of");
-    POSEIDON_RETURN_IF_ERROR(job_->accepts_model(Epoch(epoch)));
-    // One of an epoch that is over may hang for long: it is committed no more.
-    if (uploading_ && *uploading_ >= epoch) {
-      refuse(Refusal::kDuplicate, absl::StrCat("another model of epoch ", epoch));
-      return absl::UnavailableError("another upload of the model is under way");
+    const std::lock_guard<std::mutex> lock(context_.mutex);
+    if (!host_.job())
+      return absl::FailedPreconditionError("there is no job that a model could be of");
+    POSEIDON_RETURN_IF_ERROR(host_.job()->accepts_model(Epoch(epoch)));
+    const absl::Status begun = uploads_.begin(epoch, total_bytes, *host_.job()->plan());
+    if (absl::IsUnavailable(begun)) {
+      watch_.refuse(Refusal::kDuplicate, absl::StrCat("another model of epoch ", epoch));
     }
-    std::uint64_t parameters = 0;
-    for (const PlanLayer& layer : job_->plan()->layers) {
-      parameters += static_cast<std::uint64_t>(layer.parameters);
-    }
-    // Twice: layers may carry statistics beside their parameters.
-    const std::uint64_t limit = 2 * 4 * parameters + kModelSlackBytes;
-    if (total_bytes > limit) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a model of ", total_bytes, " bytes; this network's has at most ", limit));
-    }
-    uploading_ = epoch;
-    upload.directory = directory_;
-    job_->on_model_offered(clock_->now());
+    POSEIDON_RETURN_IF_ERROR(begun);
+    upload.directory = output_.shared();
+    host_.job()->on_model_offered(context_.now());
   }
   absl::StatusOr<std::unique_ptr<ModelFile>> file = upload.directory->receive_model(total_bytes);
   if (!file.ok()) {
@@ -451,18 +378,223 @@ absl::StatusOr<Cluster::Upload> Cluster::begin_upload(std::uint64_t epoch,
 }
 
 absl::Status Cluster::may_commit(std::uint64_t epoch) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return job_->accepts_model(Epoch(epoch));
+  const std::lock_guard<std::mutex> lock(context_.mutex);
+  return host_.job()->accepts_model(Epoch(epoch));
 }
 
 void Cluster::end_upload(std::uint64_t epoch, const absl::Status& status) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (uploading_ == epoch) uploading_.reset();
-  const std::string why = absl::IsUnavailable(status) ? std::string(status.message()) : "";
-  if (std::exchange(model_refused_, why) != why && !why.empty()) {
-    note(EventKind::kAlarm, absl::StrCat(why, "; worker 0 keeps it and comes again"));
+  const std::lock_guard<std::mutex> lock(context_.mutex);
+  if (const auto alarm = uploads_.end(epoch, status)) watch_.note(EventKind::kAlarm, *alarm);
+  if (status.ok() && host_.job())
+    host_.apply(host_.job()->on_model_stored(Epoch(epoch), context_.now()));
+}
+
+// ---- operators ----
+
+absl::StatusOr<v1::SubmitResponse> Cluster::submit(const v1::SubmitRequest& request) {
+  return submissions_.submit(request, std::nullopt);
+}
+
+absl::StatusOr<v1::ListCheckpointsResponse> Cluster::list_checkpoints(
+    const v1::ListCheckpointsRequest& request) {
+  return checkpoint_calls_.list(request);
+}
+
+absl::StatusOr<v1::RequestCheckpointResponse> Cluster::request_checkpoint(
+    const v1::RequestCheckpointRequest& request) {
+  return checkpoint_calls_.request(request);
+}
+
+absl::StatusOr<v1::LocateCheckpointResponse> Cluster::locate_checkpoint(
+    const v1::LocateCheckpointRequest& request) {
+  return checkpoint_calls_.locate(request);
+}
+
+absl::StatusOr<v1::SubmitResponse> Cluster::restore_checkpoint(
+    const v1::RestoreCheckpointRequest& request) {
+  return checkpoint_calls_.restore(request);
+}
+
+absl::StatusOr<v1::RemoveCheckpointsResponse> Cluster::remove_checkpoints(
+    const v1::RemoveCheckpointsRequest& request) {
+  return checkpoint_calls_.remove(request);
+}
+
+absl::StatusOr<v1::EndJobResponse> Cluster::end_job(const v1::EndJobRequest& request) {
+  const std::lock_guard<std::mutex> lock(context_.mutex);
+  if (context_.shutting_down) return absl::UnavailableError("the coordinator is stopping");
+  if (!host_.is_active()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("no job is active: there is nothing to stop",
+                     host_.job() ? absl::StrCat("; ", host_.text()) : ""));
   }
-  if (status.ok() && job_) apply(job_->on_model_stored(Epoch(epoch), clock_->now()));
+  const JobDescription& description = host_.job()->description();
+  if (!request.job_id().empty() && request.job_id() != description.id) {
+    return absl::FailedPreconditionError(absl::StrCat(host_.text(), ", and job ",
+                                                      printable(request.job_id()),
+                                                      " is not active: nothing is done"));
+  }
+  host_.apply(host_.job()->stop("an operator stopped it (poseidon stop)",
+                                std::chrono::seconds(request.checkpoint_within_s()),
+                                context_.now()));
+  v1::EndJobResponse out;
+  out.set_job_id(description.id);
+  out.set_run_directory(description.run_directory);
+  out.set_waits(!host_.job()->ended());
+  return out;
+}
+
+absl::StatusOr<v1::GetStatusResponse> Cluster::status(const v1::GetStatusRequest& /*request*/,
+                                                      const std::string& asker) {
+  const std::lock_guard<std::mutex> lock(context_.mutex);
+  clients_.on_poll(asker, host_.job() != nullptr && host_.job()->ended() && output_.is_closed(),
+                   context_.now());
+  return report_.now(returns_.last_job(), vouched_for_);
+}
+
+// ---- being watched ----
+
+CoordinatorFigures Cluster::figures() {
+  const std::lock_guard<std::mutex> lock(context_.mutex);
+  return report_.figures(vouched_for_);
+}
+
+StatusView Cluster::view() {
+  const std::lock_guard<std::mutex> lock(context_.mutex);
+  return {.status = report_.now(returns_.last_job(), vouched_for_),
+          .curve = watch_.curve(),
+          .events = watch_.events().all()};
+}
+
+void Cluster::set_metrics_address(const std::string& address, bool has_tls) {
+  const std::lock_guard<std::mutex> lock(context_.mutex);
+  targets_.set_own(address, has_tls);
+  targets_.update(membership_.nodes());
+}
+
+// ---- time and end ----
+
+void Cluster::tick() {
+  const std::lock_guard<std::mutex> lock(context_.mutex);
+  const Nanoseconds now = context_.now();
+  host_.extend_deadlines(now);  // before anything is judged by how long it took
+  membership_.set_job(host_.nodes());
+  const std::vector<NodeId> silent =
+      membership_.vouched_for(context_.options.membership.lease, now);
+  if (!silent.empty() && host_.job() && host_.job()->others_have_finished(silent))
+    membership_.await(silent);
+  const bool was_cut_off = membership_.isolated_since().has_value();
+  for (const Departure& departure : membership_.expire(now)) {
+    host_.depart(departure, absl::AbortedError(absl::StrCat("this node ", departure.reason)));
+  }
+  if (!was_cut_off && membership_.isolated_since()) {
+    watch_.note(EventKind::kAlarm,
+                "no node is heard: is this coordinator cut off? Nobody is given up meanwhile");
+  }
+  if (!membership_.isolated_since()) tell_who_is_vouched_for(now);
+  for (NodeLink* link : streams_.unjoined_since_before(now - context_.options.membership.lease)) {
+    watch_.refuse(Refusal::kNotJoined, absl::StrCat("no Join from ", link->peer_host()));
+    streams_.close(link, absl::DeadlineExceededError("no Join within the lease"));
+  }
+  checkpoints_.remove_due();
+  if (targets_.wants_retry()) targets_.update(membership_.nodes());
+  traces_.tick(host_.job());
+  const bool is_heard = host_.extend_deadlines(now);
+  if (!is_heard || !host_.job() || host_.job()->ended()) return;
+  host_.apply(host_.job()->tick(now));
+  watch_drift(now);
+}
+
+/// Cut off from us alone. Not after a lease already: who dies while the job trains is vouched for
+/// by the iteration in flight, and gone a moment later.
+void Cluster::tell_who_is_vouched_for(Nanoseconds now) {
+  const std::vector<NodeId> nodes =
+      membership_.vouched_for(2 * context_.options.membership.lease, now);
+  const std::set<NodeId> before = std::exchange(vouched_for_, {nodes.begin(), nodes.end()});
+  for (const NodeId id : before) {  // its stream ended, and that is all that was heard
+    if (membership_.find(id) != nullptr && !streams_.has_stream(id)) vouched_for_.insert(id);
+  }
+  for (const NodeId id : nodes) {
+    if (before.contains(id)) continue;
+    watch_.note(
+        EventKind::kAlarm,
+        absl::StrFormat("%s (node %d) is not heard, but the job trains with it: it is cut off from "
+                        "the coordinator alone, and keeps its place for %.0f s",
+                        node_text(*membership_.find(id)), id.value(),
+                        seconds(context_.options.membership.vouched_limit)));
+  }
+  for (const NodeId id : before) {
+    const NodeInfo* node = vouched_for_.contains(id) ? nullptr : membership_.find(id);
+    if (node == nullptr) continue;
+    watch_.note(EventKind::kJoin,
+                absl::StrFormat("%s (node %d) is heard again", node_text(*node), id.value()));
+  }
+}
+
+void Cluster::watch_drift(Nanoseconds now) {
+  const std::vector<MeasuredLayer> measured = watch_.due_layer_times(now);
+  if (measured.empty()) return;
+  std::vector<LayerTimes> times;
+  for (std::size_t l = 0; l < measured.size(); ++l) {
+    times.push_back({.name = host_.job()->plan()->layers[l].name,
+                     .forward_s = measured[l].forward_s,
+                     .backward_s = measured[l].backward_s});
+  }
+  host_.apply(host_.job()->on_measured_times(times, now));
+}
+
+/// Events of the job go on meanwhile, its deadlines do not: nobody ticks.
+void Cluster::end_before_shutdown(const std::string& reason, std::unique_lock<std::mutex>& lock) {
+  if (!host_.job() || host_.job()->ended()) return;
+  const std::string why = absl::StrCat("the coordinator was stopped (", reason, ")");
+  const Nanoseconds patience = context_.options.shutdown_checkpoint_timeout;
+  host_.apply(host_.job()->stop(why, patience, context_.now()));
+  host_.wait_until(lock, patience, [this] { return host_.job()->ended(); });
+  host_.apply(host_.job()->stop(why, Nanoseconds::zero(), context_.now()));
+}
+
+/// Nodes may be stopped, too, before the next process comes.
+void Cluster::save_before_shutdown(std::unique_lock<std::mutex>& lock) {
+  if (!host_.job() || host_.job()->ended()) return;
+  host_.job()->drop_change();  // for which nodes would be stopped that are to train on
+  const bool has_trained_on =
+      host_.job()->progress(context_.now()).completed > host_.job()->first_iteration();
+  const Nanoseconds patience = context_.options.shutdown_checkpoint_timeout;
+  if (patience > Nanoseconds::zero() && has_trained_on) {
+    if (absl::StatusOr<JobActions> asked = host_.job()->save_checkpoint(context_.now());
+        asked.ok()) {
+      host_.apply(*asked);
+      host_.wait_until(lock, patience, [this] {
+        return host_.job()->state() != JobState::kRunning ||
+               !host_.job()->checkpoints().asked_for();
+      });
+    }
+  }
+  if (host_.job()->ended()) return;
+  watch_.note(EventKind::kJob,
+              absl::StrCat(host_.text(),
+                           host_.job()->state() == JobState::kRunning ? "; its nodes train on"
+                                                                      : "; its nodes wait",
+                           ", and the next coordinator with this state directory goes on with it"));
+}
+
+void Cluster::shutdown(const std::string& reason, std::optional<OnShutdown> how) {
+  std::unique_lock<std::mutex> lock(context_.mutex);
+  context_.shutting_down = true;
+  const bool was_told_to_end = host_.job() && host_.job()->is_stopping();
+  if (how.value_or(context_.options.on_shutdown) == OnShutdown::kKeepJob && !was_told_to_end) {
+    save_before_shutdown(lock);
+  } else {
+    end_before_shutdown(reason, lock);
+  }
+  // Whose manifests go are forgotten by the servers that are here.
+  host_.wait_until(lock, kSettleTimeout, [this] { return checkpoints_.is_settled(); });
+  traces_.end();
+  streams_.close_all(absl::UnavailableError(absl::StrCat("the coordinator stops (", reason, ")")));
+  if (!host_.job()) return;
+  if (!host_.job()->ended()) output_.files().close(RunEnd::kLeft);
+  output_.wait_until_closed(lock, kFilesTimeout);
+  if (host_.job()->ended()) clients_.wait_until_told(lock, context_.now());
 }
 
 }  // namespace poseidon

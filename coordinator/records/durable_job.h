@@ -3,10 +3,9 @@
 // The record of the current job on the coordinator's disk, from which another process can resume
 // it. Pure: converts to JSON and back, checking everything.
 //
-// Called by: coordinator/cluster/cluster.cc, which stores it when the job is submitted, when
-// training starts, when a recovery begins and when the first checkpoint exists; cluster_return.cc,
-// which reads it in the next process. metrics.jsonl tells the run's progress. Calls:
-// common/files/json_fields.h.
+// Before: coordinator/cluster/job_record.h says when it is stored: when training starts, when a
+// recovery begins, and when there is a checkpoint to go back to. After: cluster/returns.cc, in the
+// next process. How far the run is, metrics.jsonl says.
 
 #include <cstdint>
 #include <optional>

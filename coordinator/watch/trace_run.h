@@ -3,8 +3,8 @@
 // One trace of the running job, from the operator's request to the last event: the requests to each
 // node, and when it gives up on one. Pure.
 //
-// Called by: coordinator/cluster/cluster_trace.cc, with events of nodes and of the operator's
-// stream; it sends the resulting messages. Calls: coordinator/watch/clock_estimate.h.
+// Before: coordinator/cluster/traces.cc hands over what nodes and the operator's stream did.
+// After: it sends what this says.
 //
 // Invariants
 //  1. At most one piece of events is in the coordinator: it requests the next one when the operator

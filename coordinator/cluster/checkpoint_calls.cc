@@ -1,4 +1,4 @@
-// What operators ask of Cluster about checkpoints (cluster_calls.cc has submit and status).
+#include "coordinator/cluster/checkpoint_calls.h"
 
 #include <algorithm>
 #include <map>
@@ -8,9 +8,7 @@
 #include "common/base/check.h"
 #include "common/base/text.h"
 #include "common/checkpoint/restore_source.h"
-#include "coordinator/cluster/cluster.h"
 #include "coordinator/members/admission.h"
-#include "spdlog/spdlog.h"
 
 namespace poseidon {
 namespace {
@@ -43,56 +41,60 @@ void fill(const JobRun& job, SnapshotId snapshot, const std::string& reason,
 
 }  // namespace
 
-absl::StatusOr<v1::ListCheckpointsResponse> Cluster::list_checkpoints(
+absl::StatusOr<v1::ListCheckpointsResponse> CheckpointCalls::list(
     const v1::ListCheckpointsRequest& /*request*/) {
   v1::ListCheckpointsResponse out;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& [snapshot, manifest] : catalog_.all()) fill(manifest, *out.add_committed());
-  for (const std::string& file : catalog_.unread()) out.add_unread(one_line(file));
-  if (!job_) return out;
-  const CheckpointCommit& checkpoints = job_->checkpoints();
+  const std::lock_guard<std::mutex> lock(context_.mutex);
+  for (const auto& [snapshot, manifest] : checkpoints_.catalog().all())
+    fill(manifest, *out.add_committed());
+  for (const std::string& file : checkpoints_.catalog().unread()) out.add_unread(one_line(file));
+  if (!host_.job()) return out;
+  const CheckpointCommit& checkpoints = host_.job()->checkpoints();
   if (const auto& last = checkpoints.last(); last && !last->committed) {
-    fill(*job_, last->snapshot, last->reason, *out.mutable_failed());
+    fill(*host_.job(), last->snapshot, last->reason, *out.mutable_failed());
   }
   const std::optional<Iteration> making = checkpoints.in_the_making();
-  if (making && !job_->ended()) {
-    fill(*job_, snapshot_id(job_->epoch(), *making), "in the making", *out.mutable_making());
+  if (making && !host_.job()->ended()) {
+    fill(*host_.job(), snapshot_id(host_.job()->epoch(), *making), "in the making",
+         *out.mutable_making());
   }
-  out.set_job_id(job_->description().id);
-  out.set_epoch(job_->epoch().value());
-  out.set_ended(job_->ended());
-  out.set_state(job_text());
+  out.set_job_id(host_.job()->description().id);
+  out.set_epoch(host_.job()->epoch().value());
+  out.set_ended(host_.job()->ended());
+  out.set_state(host_.text());
   return out;
 }
 
-absl::StatusOr<v1::RequestCheckpointResponse> Cluster::request_checkpoint(
+absl::StatusOr<v1::RequestCheckpointResponse> CheckpointCalls::request(
     const v1::RequestCheckpointRequest& /*request*/) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (!job_) {
+  const std::lock_guard<std::mutex> lock(context_.mutex);
+  if (!host_.job()) {
     return absl::FailedPreconditionError(
         "no job was submitted since the coordinator started: there is nothing to save");
   }
-  POSEIDON_ASSIGN_OR_RETURN(const JobActions actions, job_->save_checkpoint(clock_->now()));
-  apply(actions);
-  const std::optional<Iteration> asked = job_->checkpoint_that_was_asked_for();
+  POSEIDON_ASSIGN_OR_RETURN(const JobActions actions, host_.job()->save_checkpoint(context_.now()));
+  host_.apply(actions);
+  const std::optional<Iteration> asked = host_.job()->checkpoint_that_was_asked_for();
   if (!asked) {
     return absl::UnavailableError(
-        absl::StrCat(job_text(), ": the checkpoint could not be asked for; try again"));
+        absl::StrCat(host_.text(), ": the checkpoint could not be asked for; try again"));
   }
   v1::RequestCheckpointResponse out;
-  out.set_job_id(job_->description().id);
-  out.set_epoch(job_->epoch().value());
+  out.set_job_id(host_.job()->description().id);
+  out.set_epoch(host_.job()->epoch().value());
   out.set_iteration(static_cast<std::uint64_t>(*asked));
   return out;
 }
 
-absl::StatusOr<v1::LocateCheckpointResponse> Cluster::locate_checkpoint(
+absl::StatusOr<v1::LocateCheckpointResponse> CheckpointCalls::locate(
     const v1::LocateCheckpointRequest& request) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  POSEIDON_ASSIGN_OR_RETURN(const CheckpointManifest* manifest, catalog_.find(request.id()));
+  const std::lock_guard<std::mutex> lock(context_.mutex);
+  POSEIDON_ASSIGN_OR_RETURN(const CheckpointManifest* manifest,
+                            checkpoints_.catalog().find(request.id()));
   v1::LocateCheckpointResponse out;
   out.set_id(snapshot_name(manifest->snapshot));
-  if (const std::string doubt = doubt_about(request.id()); !doubt.empty()) out.add_warnings(doubt);
+  if (const std::string doubt = checkpoints_.doubt_about(request.id()); !doubt.empty())
+    out.add_warnings(doubt);
   out.set_hold_ms(static_cast<std::uint32_t>(
       std::chrono::duration_cast<Milliseconds>(kCheckpointHold).count()));
   if (!request.hold_only()) {
@@ -110,25 +112,25 @@ absl::StatusOr<v1::LocateCheckpointResponse> Cluster::locate_checkpoint(
     *out.mutable_source() = restore_to_message(*manifest, addresses);
     out.set_job_json(manifest->job_json);
   }
-  catalog_.hold(manifest->snapshot, clock_->now());
+  checkpoints_.hold(manifest->snapshot);
   return out;
 }
 
-absl::StatusOr<v1::RemoveCheckpointsResponse> Cluster::remove_checkpoints(
+absl::StatusOr<v1::RemoveCheckpointsResponse> CheckpointCalls::remove(
     const v1::RemoveCheckpointsRequest& request) {
   if (request.ids().empty() == request.job_id().empty()) {
     return absl::InvalidArgumentError("give either ids of checkpoints or the id of a job");
   }
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (shutting_down_) return absl::UnavailableError("the coordinator is stopping");
+  const std::lock_guard<std::mutex> lock(context_.mutex);
+  if (context_.shutting_down) return absl::UnavailableError("the coordinator is stopping");
   std::map<SnapshotId, CheckpointManifest> chosen;
   for (const std::string& id : request.ids()) {
     if (id.empty()) return absl::InvalidArgumentError("an id of a checkpoint is empty");
-    POSEIDON_ASSIGN_OR_RETURN(const CheckpointManifest* manifest, catalog_.find(id));
+    POSEIDON_ASSIGN_OR_RETURN(const CheckpointManifest* manifest, checkpoints_.catalog().find(id));
     chosen.emplace(manifest->snapshot, *manifest);
   }
   if (!request.job_id().empty()) {
-    std::vector<CheckpointManifest> of_job = catalog_.of_job(request.job_id());
+    std::vector<CheckpointManifest> of_job = checkpoints_.catalog().of_job(request.job_id());
     if (of_job.empty()) {
       return absl::NotFoundError(
           absl::StrCat("there is no checkpoint of a job ", printable(request.job_id()),
@@ -139,84 +141,49 @@ absl::StatusOr<v1::RemoveCheckpointsResponse> Cluster::remove_checkpoints(
       chosen.emplace(manifest.snapshot, std::move(manifest));
     }
   }
-  if (submitting_) {
+  if (submissions_.is_under_way()) {
     return absl::FailedPreconditionError(
         "a job is being submitted at this moment, and may begin at a checkpoint: try again");
   }
   for (const auto& [snapshot, manifest] : chosen) {
-    if (!job_active() || (!is_job(manifest.job_id) && source_ != snapshot)) continue;
+    if (!host_.is_active() || (!host_.is_job(manifest.job_id) && host_.source() != snapshot))
+      continue;
     return absl::FailedPreconditionError(
-        absl::StrCat("checkpoint ", snapshot_name(snapshot), " is needed: ", job_text(),
+        absl::StrCat("checkpoint ", snapshot_name(snapshot), " is needed: ", host_.text(),
                      ", and removes its own as checkpoint.keep says; nothing is removed"));
   }
   v1::RemoveCheckpointsResponse out;
   for (const auto& [snapshot, manifest] : chosen) {
     const std::string name = snapshot_name(snapshot);
-    remove_manifest(manifest);
-    const bool is_held = catalog_.all().contains(snapshot);
+    checkpoints_.remove(manifest);
+    const bool is_held = checkpoints_.catalog().all().contains(snapshot);
     (is_held ? out.add_held() : out.add_removed())->assign(name);
-    note(EventKind::kCheckpoint,
-         absl::StrCat("an operator removes checkpoint ", name, " of job ", manifest.job_id));
+    watch_.note(EventKind::kCheckpoint,
+                absl::StrCat("an operator removes checkpoint ", name, " of job ", manifest.job_id));
   }
   return out;
 }
 
-absl::StatusOr<v1::SubmitResponse> Cluster::restore_checkpoint(
+absl::StatusOr<v1::SubmitResponse> CheckpointCalls::restore(
     const v1::RestoreCheckpointRequest& request) {
   v1::SubmitRequest submission;
   SnapshotId source;
   std::string doubt;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    POSEIDON_ASSIGN_OR_RETURN(const CheckpointManifest* manifest, catalog_.find(request.id()));
+    const std::lock_guard<std::mutex> lock(context_.mutex);
+    POSEIDON_ASSIGN_OR_RETURN(const CheckpointManifest* manifest,
+                              checkpoints_.catalog().find(request.id()));
     source = manifest->snapshot;
-    doubt = doubt_about(request.id());
+    doubt = checkpoints_.doubt_about(request.id());
     submission.set_job_json(manifest->job_json);
     submission.set_run_directory(request.run_directory().empty() ? manifest->run_directory
                                                                  : request.run_directory());
     submission.set_workers(request.workers() > 0 ? request.workers() : manifest->workers);
     submission.set_servers(request.servers());
   }
-  absl::StatusOr<v1::SubmitResponse> response = begin_job(submission, source);
+  absl::StatusOr<v1::SubmitResponse> response = submissions_.submit(submission, source);
   if (response.ok() && !doubt.empty()) response->add_warnings(doubt);
   return response;
-}
-
-/// What somebody who asks for this checkpoint ("": the newest) should know.
-std::string Cluster::doubt_about(const std::string& id) const {
-  return id.empty() ? one_line(catalog_.doubt_about_newest()) : "";
-}
-
-/// What a job is told of the checkpoint that it goes on from. In the run's own directory it is the
-/// same job again, in another one a branch of it.
-absl::Status Cluster::add_source(SnapshotId source, JobDescription& description) {
-  if (snapshot_iteration(source) >= description.iterations) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("checkpoint ", snapshot_name(source), " is of the end of training: all ",
-                     description.iterations,
-                     " iterations are done; `poseidon checkpoint export` writes its "
-                     "model"));
-  }
-  const std::lock_guard<std::mutex> lock(mutex_);
-  POSEIDON_ASSIGN_OR_RETURN(const CheckpointManifest* manifest,
-                            catalog_.find(snapshot_name(source)));
-  if (description.workers > 0 && description.with_workers) {
-    const absl::Status possible =
-        description.with_workers(manifest->begun_with, description.workers).status();
-    if (!possible.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--workers ", description.workers, ": ", possible.message()));
-    }
-  }
-  catalog_.keep(source);
-  description.source = source;
-  if (is_same_folder(manifest->run_directory, description.run_directory)) {
-    description.id = manifest->job_id;
-    description.committed = catalog_.of_job(manifest->job_id);
-  } else {
-    description.committed = {*manifest};
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace poseidon

@@ -1,0 +1,44 @@
+#include "coordinator/cluster/run_output.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace poseidon {
+
+std::shared_ptr<RunFiles> RunOutput::begin(std::shared_ptr<RunFiles> directory) {
+  closing_ = false;
+  is_closed_ = false;
+  lines_refused_.clear();
+  record_refused_.clear();
+  lines_lost_.clear();
+  return std::exchange(directory_, std::move(directory));
+}
+
+std::string RunOutput::on_lines_refused(const absl::Status& status) {
+  lines_refused_ = absl::StrCat(
+      status.message(), "; what could not be written is kept, and tried again: free some space");
+  return lines_refused_;
+}
+
+std::string RunOutput::on_record_refused(const absl::Status& status) {
+  record_refused_ = absl::StrCat(
+      status.message(),
+      "; the job goes on, and this is tried again, but a coordinator that is started now would go "
+      "on from an older record: free some space");
+  return record_refused_;
+}
+
+void RunOutput::close_when_over() {
+  if (std::exchange(closing_, true)) return;
+  directory_->close(RunEnd::kOver);
+}
+
+void RunOutput::set_closed() {
+  is_closed_ = true;
+  closed_changed_.notify_all();
+}
+
+void RunOutput::wait_until_closed(std::unique_lock<std::mutex>& lock, Nanoseconds timeout) {
+  closed_changed_.wait_for(lock, timeout, [this] { return is_closed_; });
+}
+
+}  // namespace poseidon

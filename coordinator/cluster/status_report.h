@@ -1,0 +1,60 @@
+#pragma once
+
+// Writes what `poseidon status`, the status page and the metrics page show of the cluster now.
+// Called by: cluster.cc and submissions.cc. Calls: the parts of Cluster, which it reads.
+//
+// Invariants
+//  1. It changes nothing.
+//  2. A job is shown as ended only when its files are closed: whoever waits for the end reads them.
+// Used with Cluster's mutex held (cluster_context.h).
+
+#include <set>
+#include <string>
+
+#include "coordinator/cluster/job_host.h"
+#include "coordinator/cluster/uploads.h"
+#include "coordinator/watch/metrics.h"
+#include "poseidon/v1/control.pb.h"
+
+namespace poseidon {
+
+class StatusReport {
+ public:
+  /// All outlive it.
+  StatusReport(const ClusterContext& context, const JobSurroundings& parts, const JobHost& host,
+               const Uploads& uploads)
+      : context_(context),
+        membership_(parts.membership),
+        streams_(parts.streams),
+        watch_(parts.watch),
+        targets_(parts.targets),
+        output_(parts.output),
+        host_(host),
+        uploads_(uploads) {}
+
+  /// `last_job`: shown while there is no job. `silent_nodes`: members that are not heard, though
+  /// they have a stream.
+  v1::GetStatusResponse now(const v1::GetStatusResponse& last_job,
+                            const std::set<NodeId>& silent_nodes) const;
+  /// Of a job that has ended: what the next process still shows of it.
+  v1::GetStatusResponse outcome() const;
+  CoordinatorFigures figures(const std::set<NodeId>& silent_nodes) const;
+
+ private:
+  void fill_job(v1::GetStatusResponse& out) const;
+  void fill_nodes(v1::GetStatusResponse& out, const std::set<NodeId>& silent_nodes) const;
+  void fill_layers(v1::GetStatusResponse& out) const;
+  void fill_refused(v1::GetStatusResponse& out) const;
+  Nanoseconds traffic_until() const;
+
+  const ClusterContext& context_;
+  const Membership& membership_;
+  const NodeStreams& streams_;
+  const Watch& watch_;
+  const ScrapeTargets& targets_;
+  const RunOutput& output_;
+  const JobHost& host_;
+  const Uploads& uploads_;
+};
+
+}  // namespace poseidon

@@ -1,0 +1,91 @@
+#pragma once
+
+// What is shown of a cluster: events, refusals, the loss curve, traffic per layer, loads of
+// machines, and the totals of the metrics page.
+// Called by: cluster*.cc and the other parts report here. Calls: coordinator/watch/ and the log.
+//
+// Invariants
+//  1. Nothing is decided by what is kept here, but for the times of layers (slowest), by which the
+//     job considers another plan.
+//  2. Numbers from nodes are checked here: what makes no sense is not added.
+//  3. Totals never go back: iterations that are trained again are counted again.
+// Used with Cluster's mutex held (cluster_context.h).
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/cluster/cluster_context.h"
+#include "coordinator/members/admission.h"
+#include "coordinator/members/load_monitor.h"
+#include "coordinator/records/loss_curve.h"
+#include "coordinator/watch/event_list.h"
+#include "coordinator/watch/metrics.h"
+#include "coordinator/watch/refusal_totals.h"
+#include "coordinator/watch/traffic.h"
+#include "poseidon/v1/control.pb.h"
+
+namespace poseidon {
+
+class Watch {
+ public:
+  /// `context` outlives it.
+  explicit Watch(const ClusterContext& context) : context_(context) {}
+
+  // ---- events ----
+  /// For the log and for the status page.
+  void note(EventKind kind, const std::string& text);
+  /// Counts a message that was refused; the log shows some of them.
+  void refuse(Refusal refusal, const std::string& text);
+  const EventList& events() const { return events_; }
+  const RefusalTotals& refusals() const { return refusals_; }
+
+  // ---- nodes ----
+  void on_departure(const NodeInfo& node, DepartureKind kind);
+  void take_refusals(NodeId from, const v1::Heartbeat& heartbeat);
+  /// False: the load makes no sense.
+  bool take_load(NodeId from, const v1::NodeLoad& load);
+  /// Of a worker of the job whose plan is known (has_traffic). Returns what of it makes no sense,
+  /// as words before "from NODE"; "" when all was taken.
+  std::string take_traffic(NodeId from, const v1::Heartbeat& heartbeat);
+  std::optional<LoadRates> load(NodeId node) const { return loads_.rates(node); }
+
+  // ---- the job ----
+  /// A job begins, or goes on, from this iteration with this curve.
+  void begin_job(LossCurve curve, Iteration first);
+  void count_job(const JobCounts& counts) { counts_.jobs += counts; }
+  void count_end(bool done, bool was_stopped);
+  /// From the first plan on traffic is measured.
+  void begin_traffic(std::size_t layers);
+  bool has_traffic() const { return traffic_ != nullptr; }
+  void count_iterations(Iteration completed);
+  void add_line(const std::string& line);
+  void roll_back(Iteration iteration) { curve_.roll_back(iteration); }
+  /// Of a job that ended, rates are those of its end.
+  WorkerRates worker_rates(NodeId node, Nanoseconds until) const;
+  LayerRates layer_rates(LayerIndex layer, Nanoseconds until) const;
+  /// Once per window: how long each layer takes on the slowest worker; empty where that is not due
+  /// or not known.
+  std::vector<MeasuredLayer> due_layer_times(Nanoseconds now);
+  const LossCurve& curve() const { return curve_; }
+  /// Of jobs: those before the present one.
+  const ClusterCounts& counts() const { return counts_; }
+
+ private:
+  const ClusterContext& context_;
+  EventList events_;
+  RefusalTotals refusals_;
+  ClusterCounts counts_;
+  Iteration counted_iterations_ = 0;  ///< of the job, already in counts_
+  std::unique_ptr<TrafficMonitor> traffic_;
+  Nanoseconds layer_times_at_{0};  ///< when they were last due
+  LossCurve curve_;
+  LoadMonitor loads_;
+};
+
+/// "worker 10.0.0.1:4701, node 3", for messages about what it sent.
+std::string sender_text(const Membership& membership, NodeId from);
+
+}  // namespace poseidon

@@ -1,0 +1,45 @@
+#pragma once
+
+// The clients that poll the status: when each polled last, and whether it was told that the job
+// ended. Shutdown waits for those that were not.
+// Called by: coordinator/cluster/cluster.cc. Calls: nothing.
+//
+// Invariant: a client that has not polled for `patience` is forgotten, and nobody waits for it.
+// Used with Cluster's mutex held (coordinator/cluster/cluster_context.h); wait_until_told releases
+// it while it waits.
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "common/base/clock.h"
+
+namespace poseidon {
+
+class StatusClients {
+ public:
+  explicit StatusClients(Nanoseconds patience) : patience_(patience) {}
+
+  /// `client` polls now; `end_told`: the answer says that the job ended.
+  void on_poll(const std::string& client, bool end_told, Nanoseconds now);
+  /// A new job begins, of whose end nobody was told.
+  void on_new_job();
+  /// Every client that still polls knows that the job ended.
+  bool all_told() const;
+  /// Waits until all_told, for `patience` at most. `lock` holds Cluster's mutex.
+  void wait_until_told(std::unique_lock<std::mutex>& lock, Nanoseconds now);
+
+ private:
+  struct Client {
+    Nanoseconds polled{0};
+    bool end_told = false;
+  };
+  void forget_silent(Nanoseconds now);
+
+  const Nanoseconds patience_;
+  std::map<std::string, Client> clients_;
+  std::condition_variable told_;
+};
+
+}  // namespace poseidon
