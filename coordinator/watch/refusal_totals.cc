@@ -1,6 +1,7 @@
 #include "coordinator/watch/refusal_totals.h"
 
 #include "common/base/text.h"
+#include "coordinator/members/admission.h"
 
 namespace poseidon {
 namespace {
