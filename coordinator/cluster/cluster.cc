@@ -313,6 +313,7 @@ void Cluster::handle_heartbeat(NodeId from, const v1::Heartbeat& heartbeat) {
     watch_.refuse(Refusal::kMalformed,
                   absl::StrCat("the load of ", sender_text(membership_, from)));
   }
+  watch_.take_counters(from, heartbeat);
   watch_.take_refusals(from, heartbeat);
   if (heartbeat.layers().empty() || !watch_.has_traffic() || !host_.job() || host_.job()->ended())
     return;

@@ -1,6 +1,7 @@
 #include "coordinator/cluster/status_report.h"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <map>
 
@@ -84,6 +85,11 @@ void StatusReport::fill_nodes(v1::GetStatusResponse& out,
                                  ? *rates.passes_per_s *
                                        static_cast<double>(host_.job()->batch_size())
                                  : kUnknown);
+    // A participant is as its job's record has it, which does not know the machine.
+    if (const NodeInfo* member = membership_.find(node.id)) status->set_machine(member->machine);
+    if (const v1::CountersStatus* counters = watch_.counters(node.id)) {
+      *status->mutable_counters() = *counters;
+    }
     if (const std::optional<LoadRates> load = watch_.load(node.id)) {
       v1::LoadStatus& told = *status->mutable_load();
       told.set_machine(load->machine);
@@ -159,6 +165,26 @@ void StatusReport::fill_refused(v1::GetStatusResponse& out) const {
   }
 }
 
+void StatusReport::fill_own_counters(v1::GetStatusResponse& out) const {
+  v1::CoordinatorCounters& own = *out.mutable_counters();
+  own.set_heartbeat_ms(static_cast<std::uint32_t>(
+      std::chrono::duration_cast<Milliseconds>(context_.options.membership.heartbeat).count()));
+  for (const auto& [reason, count] : watch_.refusals().own()) {
+    v1::RefusedCount* refused = own.add_refused_messages();
+    refused->set_reason(reason);
+    refused->set_count(count);
+  }
+  own.set_checkpoints_failed(watch_.counts().jobs.checkpoints_failed);
+  if (!host_.job()) return;
+  const JobRun& job = *host_.job();
+  own.set_checkpoints_failed(own.checkpoints_failed() + job.counts().checkpoints_failed);
+  own.set_checkpoint_every(static_cast<std::uint64_t>(job.description().checkpoint_every));
+  if (const CheckpointManifest* newest = job.checkpoints().newest_usable()) {
+    own.set_checkpoint_iteration(static_cast<std::uint64_t>(newest->iteration()));
+    own.set_checkpoint_bytes(static_cast<std::uint64_t>(newest->bytes));
+  }
+}
+
 CoordinatorFigures StatusReport::figures(const std::set<NodeId>& silent_nodes) const {
   CoordinatorFigures figures;
   v1::GetStatusResponse nodes;
@@ -221,6 +247,7 @@ v1::GetStatusResponse StatusReport::now(const v1::GetStatusResponse& last_job,
   fill_nodes(out, silent_nodes);
   if (host_.job() && host_.job()->plan()) fill_layers(out);
   fill_refused(out);
+  fill_own_counters(out);
   out.set_metrics_address(targets_.own_address());
   return out;
 }

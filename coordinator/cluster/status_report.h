@@ -45,6 +45,7 @@ class StatusReport {
   void fill_nodes(v1::GetStatusResponse& out, const std::set<NodeId>& silent_nodes) const;
   void fill_layers(v1::GetStatusResponse& out) const;
   void fill_refused(v1::GetStatusResponse& out) const;
+  void fill_own_counters(v1::GetStatusResponse& out) const;
   Nanoseconds traffic_until() const;
 
   const ClusterContext& context_;

@@ -57,6 +57,7 @@ void Watch::on_departure(const NodeInfo& node, DepartureKind kind) {
   ++counts_.departures[node.role][static_cast<std::size_t>(kind)];
   if (traffic_) traffic_->remove(node.id);
   loads_.remove(node.id);
+  counters_.remove(node.id);
   refusals_.on_departure(node.id);
 }
 

@@ -19,6 +19,7 @@
 
 #include "coordinator/cluster/cluster_context.h"
 #include "coordinator/members/admission.h"
+#include "coordinator/members/counter_book.h"
 #include "coordinator/members/load_monitor.h"
 #include "coordinator/records/loss_curve.h"
 #include "coordinator/watch/event_list.h"
@@ -45,6 +46,11 @@ class Watch {
   // ---- nodes ----
   void on_departure(const NodeInfo& node, DepartureKind kind);
   void take_refusals(NodeId from, const v1::Heartbeat& heartbeat);
+  void take_counters(NodeId from, const v1::Heartbeat& heartbeat) {
+    counters_.take(from, heartbeat);
+  }
+  /// Null before the first. Valid until the node's next heartbeat.
+  const v1::CountersStatus* counters(NodeId node) const { return counters_.of(node); }
   /// False: the load makes no sense.
   bool take_load(NodeId from, const v1::NodeLoad& load);
   /// Of a worker of the job whose plan is known (has_traffic). Returns what of it makes no sense,
@@ -83,6 +89,7 @@ class Watch {
   Nanoseconds layer_times_at_{0};  ///< when they were last due
   LossCurve curve_;
   LoadMonitor loads_;
+  CounterBook counters_;
 };
 
 /// "worker 10.0.0.1:4701, node 3", for messages about what it sent.
