@@ -127,24 +127,24 @@ class TlsSockets::Wire : public std::enable_shared_from_this<Wire> {
     is_writing_ = true;
     if (is_over_ || is_ending_) return;
     frames_out_.send(std::move(message));
-    stir();
+    schedule();
   }
   void resume_reads() {
     if (!std::exchange(is_paused_, false) || is_over_) return;
     heard_ = now();
-    stir();
+    schedule();
   }
   void close(const absl::Status& status) {
     if (std::exchange(is_closing_, true) || is_over_ || is_ending_) return;
     end(status);
     is_paused_ = false;  // so that it hears of the other end's
-    stir();
+    schedule();
   }
   void release() {
     handler_ = nullptr;
     if (is_over_ || is_ending_) return;  // what there is to say still goes out
     finish(cut("by us"));
-    stir();
+    schedule();
   }
 
   // ---- for the sockets ----
@@ -205,7 +205,7 @@ class TlsSockets::Wire : public std::enable_shared_from_this<Wire> {
     finish(cut(absl::StrCat("nothing was heard for ", silence.count(), " ms")));
   }
   /// So long this process stood still, and heard nothing because of that.
-  void forgive(Nanoseconds duration) { heard_ = std::min(heard_ + duration, now()); }
+  void extend_deadlines(Nanoseconds duration) { heard_ = std::min(heard_ + duration, now()); }
   /// Says what there is to say as far as the connection takes it, and closes it.
   void stop() {
     handler_ = nullptr;
@@ -245,7 +245,7 @@ class TlsSockets::Wire : public std::enable_shared_from_this<Wire> {
         said_(heard_) {}
 
   Nanoseconds now() const { return all_->clock_.now(); }
-  void stir() { all_->stir(shared_from_this()); }
+  void schedule() { all_->schedule(shared_from_this()); }
   bool is_caller() const { return !address_.empty(); }
   bool is_connected() const {
     return !is_over_ && (stage_ == Stage::kOpening || stage_ == Stage::kOpen);
@@ -382,7 +382,7 @@ class TlsSockets::Wire : public std::enable_shared_from_this<Wire> {
         if (handler_ != nullptr) handler_->on_written();
       }
     }
-    stir();
+    schedule();
   }
 
   void receive_some() {
@@ -403,7 +403,7 @@ class TlsSockets::Wire : public std::enable_shared_from_this<Wire> {
       if (heard_bytes_ >= kSignOfLifeBytes) hear_sign_of_life();
       hear();
     }
-    if (!is_over_) stir();  // OpenSSL may hold bytes that the kernel does not tell of
+    if (!is_over_) schedule();  // OpenSSL may hold bytes that the kernel does not tell of
   }
   void fail(const TlsSession::Result& result) {
     if (result.outcome != Outcome::kBroken) {
@@ -458,7 +458,7 @@ class TlsSockets::Wire : public std::enable_shared_from_this<Wire> {
     is_answer_ = true;
     frames_out_.drop_message();
     end(absl::OkStatus());
-    stir();
+    schedule();
     if (StreamHandler* handler = std::exchange(handler_, nullptr)) handler->on_closed(why);
   }
 
@@ -466,7 +466,7 @@ class TlsSockets::Wire : public std::enable_shared_from_this<Wire> {
   void turn_away(const absl::Status& why) {
     frames_out_.drop_message();
     end(why);
-    stir();
+    schedule();
     if (StreamHandler* handler = std::exchange(handler_, nullptr)) handler->on_closed(why);
   }
 
@@ -549,7 +549,7 @@ void TlsSockets::accept(Descriptor socket, Keepalive keepalive) {
 std::shared_ptr<TlsSockets::Wire> TlsSockets::add(std::shared_ptr<Wire> wire) {
   POSEIDON_CHECK(!is_stopped_, "streams begin while the loop runs");
   wires_.emplace(wire->id_, wire);
-  stir(wire);
+  schedule(wire);
   return wire;
 }
 
@@ -620,13 +620,13 @@ void TlsSockets::look_at_clocks() {
   all.reserve(wires_.size());
   for (const auto& [id, wire] : wires_) all.push_back(wire);
   for (const std::shared_ptr<Wire>& wire : all) {
-    if (late > kLookInterval) wire->forgive(late);
+    if (late > kLookInterval) wire->extend_deadlines(late);
     wire->look_at_clock();
     settle(*wire);
   }
 }
 
-void TlsSockets::stir(const std::shared_ptr<Wire>& wire) {
+void TlsSockets::schedule(const std::shared_ptr<Wire>& wire) {
   if (!is_stopped_ && !std::exchange(wire->is_stirred_, true)) stirred_.push_back(wire);
 }
 

@@ -97,7 +97,7 @@ class TlsSockets {
   std::shared_ptr<Wire> add(std::shared_ptr<Wire> wire);
   void look_up(const std::string& address, std::uint64_t wire);
   void take_looked_up();
-  void stir(const std::shared_ptr<Wire>& wire);
+  void schedule(const std::shared_ptr<Wire>& wire);
   void settle(Wire& wire);
   void look_at_clocks();
 

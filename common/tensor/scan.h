@@ -1,7 +1,7 @@
 #pragma once
 
 // One pass over a tensor's values: NaN and infinities, a digest, the sum of squares. Pure.
-// Called by: the synchronisation client and servers, before they use or send values.
+// Called by: server/shard/shard.h and sync/routes/, before they use or send values. Calls: nothing.
 
 #include <array>
 #include <cstddef>

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/threads/mutex.h"
 #include "coordinator/members/admission.h"
 #include "spdlog/spdlog.h"
 
@@ -52,7 +53,7 @@ std::vector<CheckpointManifest> CheckpointBook::load_of_job(const std::string& j
 void CheckpointBook::write(const CheckpointManifest& manifest) {
   settling_.insert(manifest.snapshot);
   archive_.write(*context_.disk.background, manifest, [this, manifest](const absl::Status& status) {
-    const std::lock_guard<std::mutex> lock(context_.mutex);
+    MutexLock lock(context_.mutex);
     settling_.erase(manifest.snapshot);
     if (status.ok()) catalog_.add(manifest);
     on_written_(manifest, status);
@@ -64,7 +65,7 @@ void CheckpointBook::remove(const CheckpointManifest& manifest) {
   settling_.insert(manifest.snapshot);
   archive_.remove(*context_.disk.background, manifest,
                   [this, manifest](const absl::Status& status) {
-                    const std::lock_guard<std::mutex> lock(context_.mutex);
+                    MutexLock lock(context_.mutex);
                     settling_.erase(manifest.snapshot);
                     // It is still there, and so are its parts.
                     if (!status.ok()) catalog_.add(manifest);

@@ -8,6 +8,7 @@
 #include "common/base/check.h"
 #include "common/base/text.h"
 #include "common/checkpoint/restore_source.h"
+#include "common/threads/mutex.h"
 #include "coordinator/members/admission.h"
 
 namespace poseidon {
@@ -44,7 +45,7 @@ void fill(const JobRun& job, SnapshotId snapshot, const std::string& reason,
 absl::StatusOr<v1::ListCheckpointsResponse> CheckpointCalls::list(
     const v1::ListCheckpointsRequest& /*request*/) {
   v1::ListCheckpointsResponse out;
-  const std::lock_guard<std::mutex> lock(context_.mutex);
+  MutexLock lock(context_.mutex);
   for (const auto& [snapshot, manifest] : checkpoints_.catalog().all())
     fill(manifest, *out.add_committed());
   for (const std::string& file : checkpoints_.catalog().unread()) out.add_unread(one_line(file));
@@ -67,7 +68,7 @@ absl::StatusOr<v1::ListCheckpointsResponse> CheckpointCalls::list(
 
 absl::StatusOr<v1::RequestCheckpointResponse> CheckpointCalls::request(
     const v1::RequestCheckpointRequest& /*request*/) {
-  const std::lock_guard<std::mutex> lock(context_.mutex);
+  MutexLock lock(context_.mutex);
   if (!host_.job()) {
     return absl::FailedPreconditionError(
         "no job was submitted since the coordinator started: there is nothing to save");
@@ -88,7 +89,7 @@ absl::StatusOr<v1::RequestCheckpointResponse> CheckpointCalls::request(
 
 absl::StatusOr<v1::LocateCheckpointResponse> CheckpointCalls::locate(
     const v1::LocateCheckpointRequest& request) {
-  const std::lock_guard<std::mutex> lock(context_.mutex);
+  MutexLock lock(context_.mutex);
   POSEIDON_ASSIGN_OR_RETURN(const CheckpointManifest* manifest,
                             checkpoints_.catalog().find(request.id()));
   v1::LocateCheckpointResponse out;
@@ -121,7 +122,7 @@ absl::StatusOr<v1::RemoveCheckpointsResponse> CheckpointCalls::remove(
   if (request.ids().empty() == request.job_id().empty()) {
     return absl::InvalidArgumentError("give either ids of checkpoints or the id of a job");
   }
-  const std::lock_guard<std::mutex> lock(context_.mutex);
+  MutexLock lock(context_.mutex);
   if (context_.shutting_down) return absl::UnavailableError("the coordinator is stopping");
   std::map<SnapshotId, CheckpointManifest> chosen;
   for (const std::string& id : request.ids()) {
@@ -170,7 +171,7 @@ absl::StatusOr<v1::SubmitResponse> CheckpointCalls::restore(
   SnapshotId source;
   std::string doubt;
   {
-    const std::lock_guard<std::mutex> lock(context_.mutex);
+    MutexLock lock(context_.mutex);
     POSEIDON_ASSIGN_OR_RETURN(const CheckpointManifest* manifest,
                               checkpoints_.catalog().find(request.id()));
     source = manifest->snapshot;

@@ -8,9 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/log_limit.h"
 #include "common/base/check.h"
+#include "common/base/log_limit.h"
 #include "common/base/text.h"
+#include "common/threads/mutex.h"
 #include "coordinator/members/admission.h"
 #include "spdlog/spdlog.h"
 
@@ -91,14 +92,14 @@ JobSurroundings Cluster::surroundings() {
 
 Cluster::~Cluster() {
   {
-    const std::lock_guard<std::mutex> lock(context_.mutex);
+    MutexLock lock(context_.mutex);
     context_.ending = true;
   }
   // These threads call us back: they must end while everything here still lives.
   context_.disk.background.reset();
   std::shared_ptr<RunFiles> directory;
   {
-    const std::lock_guard<std::mutex> lock(context_.mutex);
+    MutexLock lock(context_.mutex);
     directory = output_.release();
   }
   directory.reset();
@@ -109,7 +110,7 @@ absl::Status Cluster::restore() { return returns_.restore(); }
 // ---- streams ----
 
 void Cluster::on_open(const std::shared_ptr<NodeLink>& link) {
-  const std::lock_guard<std::mutex> lock(context_.mutex);
+  MutexLock lock(context_.mutex);
   if (context_.shutting_down) {
     link->close(absl::UnavailableError("the coordinator is stopping"));
     return;
@@ -123,7 +124,7 @@ void Cluster::on_open(const std::shared_ptr<NodeLink>& link) {
 }
 
 void Cluster::on_message(NodeLink* link, const v1::NodeMessage& message) {
-  const std::lock_guard<std::mutex> lock(context_.mutex);
+  MutexLock lock(context_.mutex);
   if (!streams_.contains(link)) return;  // closed by us a moment ago
   host_.extend_deadlines(context_.now());
   const std::optional<NodeId> from = streams_.node_of(link);
@@ -142,7 +143,7 @@ void Cluster::on_message(NodeLink* link, const v1::NodeMessage& message) {
 }
 
 void Cluster::on_end(NodeLink* link, const std::string& reason) {
-  const std::lock_guard<std::mutex> lock(context_.mutex);
+  MutexLock lock(context_.mutex);
   if (!streams_.contains(link)) return;
   host_.extend_deadlines(context_.now());
   const std::optional<NodeId> node = streams_.node_of(link);
@@ -328,7 +329,7 @@ void Cluster::handle_heartbeat(NodeId from, const v1::Heartbeat& heartbeat) {
 }
 
 void Cluster::count_refusal(Refusal refusal, const std::string& text) {
-  const std::lock_guard<std::mutex> lock(context_.mutex);
+  MutexLock lock(context_.mutex);
   watch_.refuse(refusal, text);
 }
 
@@ -336,17 +337,17 @@ void Cluster::count_refusal(Refusal refusal, const std::string& text) {
 
 absl::Status Cluster::begin_trace(const v1::TraceRequest& request,
                                   const std::shared_ptr<TraceSink>& sink) {
-  const std::lock_guard<std::mutex> lock(context_.mutex);
+  MutexLock lock(context_.mutex);
   return traces_.begin(request, sink, host_.job());
 }
 
 void Cluster::on_trace_written(const TraceSink* sink) {
-  const std::lock_guard<std::mutex> lock(context_.mutex);
+  MutexLock lock(context_.mutex);
   traces_.on_written(sink);
 }
 
 void Cluster::on_trace_cancelled(const TraceSink* sink) {
-  const std::lock_guard<std::mutex> lock(context_.mutex);
+  MutexLock lock(context_.mutex);
   traces_.on_cancelled(sink);
 }
 
@@ -356,7 +357,7 @@ absl::StatusOr<Cluster::Upload> Cluster::begin_upload(std::uint64_t epoch,
                                                       std::uint64_t total_bytes) {
   Upload upload;
   {
-    const std::lock_guard<std::mutex> lock(context_.mutex);
+    MutexLock lock(context_.mutex);
     if (!host_.job())
       return absl::FailedPreconditionError("there is no job that a model could be of");
     POSEIDON_RETURN_IF_ERROR(host_.job()->accepts_model(Epoch(epoch)));
@@ -379,12 +380,12 @@ absl::StatusOr<Cluster::Upload> Cluster::begin_upload(std::uint64_t epoch,
 }
 
 absl::Status Cluster::may_commit(std::uint64_t epoch) {
-  const std::lock_guard<std::mutex> lock(context_.mutex);
+  MutexLock lock(context_.mutex);
   return host_.job()->accepts_model(Epoch(epoch));
 }
 
 void Cluster::end_upload(std::uint64_t epoch, const absl::Status& status) {
-  const std::lock_guard<std::mutex> lock(context_.mutex);
+  MutexLock lock(context_.mutex);
   if (const auto alarm = uploads_.end(epoch, status)) watch_.note(EventKind::kAlarm, *alarm);
   if (status.ok() && host_.job())
     host_.apply(host_.job()->on_model_stored(Epoch(epoch), context_.now()));
@@ -422,7 +423,7 @@ absl::StatusOr<v1::RemoveCheckpointsResponse> Cluster::remove_checkpoints(
 }
 
 absl::StatusOr<v1::EndJobResponse> Cluster::end_job(const v1::EndJobRequest& request) {
-  const std::lock_guard<std::mutex> lock(context_.mutex);
+  MutexLock lock(context_.mutex);
   if (context_.shutting_down) return absl::UnavailableError("the coordinator is stopping");
   if (!host_.is_active()) {
     return absl::FailedPreconditionError(
@@ -447,7 +448,7 @@ absl::StatusOr<v1::EndJobResponse> Cluster::end_job(const v1::EndJobRequest& req
 
 absl::StatusOr<v1::GetStatusResponse> Cluster::status(const v1::GetStatusRequest& /*request*/,
                                                       const std::string& asker) {
-  const std::lock_guard<std::mutex> lock(context_.mutex);
+  MutexLock lock(context_.mutex);
   clients_.on_poll(asker, host_.job() != nullptr && host_.job()->ended() && output_.is_closed(),
                    context_.now());
   return report_.now(returns_.last_job(), vouched_for_);
@@ -456,19 +457,19 @@ absl::StatusOr<v1::GetStatusResponse> Cluster::status(const v1::GetStatusRequest
 // ---- being watched ----
 
 CoordinatorFigures Cluster::figures() {
-  const std::lock_guard<std::mutex> lock(context_.mutex);
+  MutexLock lock(context_.mutex);
   return report_.figures(vouched_for_);
 }
 
 StatusView Cluster::view() {
-  const std::lock_guard<std::mutex> lock(context_.mutex);
+  MutexLock lock(context_.mutex);
   return {.status = report_.now(returns_.last_job(), vouched_for_),
           .curve = watch_.curve(),
           .events = watch_.events().all()};
 }
 
 void Cluster::set_metrics_address(const std::string& address, bool has_tls) {
-  const std::lock_guard<std::mutex> lock(context_.mutex);
+  MutexLock lock(context_.mutex);
   targets_.set_own(address, has_tls);
   targets_.update(membership_.nodes());
 }
@@ -476,7 +477,7 @@ void Cluster::set_metrics_address(const std::string& address, bool has_tls) {
 // ---- time and end ----
 
 void Cluster::tick() {
-  const std::lock_guard<std::mutex> lock(context_.mutex);
+  MutexLock lock(context_.mutex);
   const Nanoseconds now = context_.now();
   host_.extend_deadlines(now);  // before anything is judged by how long it took
   membership_.set_job(host_.nodes());
@@ -545,17 +546,17 @@ void Cluster::watch_drift(Nanoseconds now) {
 }
 
 /// Events of the job go on meanwhile, its deadlines do not: nobody ticks.
-void Cluster::end_before_shutdown(const std::string& reason, std::unique_lock<std::mutex>& lock) {
+void Cluster::end_before_shutdown(const std::string& reason) {
   if (!host_.job() || host_.job()->ended()) return;
   const std::string why = absl::StrCat("the coordinator was stopped (", reason, ")");
   const Nanoseconds patience = context_.options.shutdown_checkpoint_timeout;
   host_.apply(host_.job()->stop(why, patience, context_.now()));
-  host_.wait_until(lock, patience, [this] { return host_.job()->ended(); });
+  host_.wait_until(context_.mutex, patience, [this] { return host_.job()->ended(); });
   host_.apply(host_.job()->stop(why, Nanoseconds::zero(), context_.now()));
 }
 
 /// Nodes may be stopped, too, before the next process comes.
-void Cluster::save_before_shutdown(std::unique_lock<std::mutex>& lock) {
+void Cluster::save_before_shutdown() {
   if (!host_.job() || host_.job()->ended()) return;
   host_.job()->drop_change();  // for which nodes would be stopped that are to train on
   const bool has_trained_on =
@@ -565,7 +566,7 @@ void Cluster::save_before_shutdown(std::unique_lock<std::mutex>& lock) {
     if (absl::StatusOr<JobActions> asked = host_.job()->save_checkpoint(context_.now());
         asked.ok()) {
       host_.apply(*asked);
-      host_.wait_until(lock, patience, [this] {
+      host_.wait_until(context_.mutex, patience, [this] {
         return host_.job()->state() != JobState::kRunning ||
                !host_.job()->checkpoints().asked_for();
       });
@@ -580,22 +581,22 @@ void Cluster::save_before_shutdown(std::unique_lock<std::mutex>& lock) {
 }
 
 void Cluster::shutdown(const std::string& reason, std::optional<OnShutdown> how) {
-  std::unique_lock<std::mutex> lock(context_.mutex);
+  MutexLock lock(context_.mutex);
   context_.shutting_down = true;
   const bool was_told_to_end = host_.job() && host_.job()->is_stopping();
   if (how.value_or(context_.options.on_shutdown) == OnShutdown::kKeepJob && !was_told_to_end) {
-    save_before_shutdown(lock);
+    save_before_shutdown();
   } else {
-    end_before_shutdown(reason, lock);
+    end_before_shutdown(reason);
   }
   // Whose manifests go are forgotten by the servers that are here.
-  host_.wait_until(lock, kSettleTimeout, [this] { return checkpoints_.is_settled(); });
+  host_.wait_until(context_.mutex, kSettleTimeout, [this] { return checkpoints_.is_settled(); });
   traces_.end();
   streams_.close_all(absl::UnavailableError(absl::StrCat("the coordinator stops (", reason, ")")));
   if (!host_.job()) return;
   if (!host_.job()->ended()) output_.files().close(RunEnd::kLeft);
-  output_.wait_until_closed(lock, kFilesTimeout);
-  if (host_.job()->ended()) clients_.wait_until_told(lock, context_.now());
+  output_.wait_until_closed(context_.mutex, kFilesTimeout);
+  if (host_.job()->ended()) clients_.wait_until_told(context_.mutex, context_.now());
 }
 
 }  // namespace poseidon

@@ -28,7 +28,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -36,6 +35,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
+#include "common/threads/mutex.h"
 #include "coordinator/cluster/checkpoint_book.h"
 #include "coordinator/cluster/checkpoint_calls.h"
 #include "coordinator/cluster/cluster_context.h"
@@ -141,8 +141,8 @@ class Cluster {
   void handle_heartbeat(NodeId from, const v1::Heartbeat& heartbeat);
   void tell_who_is_vouched_for(Nanoseconds now);
   void watch_drift(Nanoseconds now);
-  void end_before_shutdown(const std::string& reason, std::unique_lock<std::mutex>& lock);
-  void save_before_shutdown(std::unique_lock<std::mutex>& lock);
+  void end_before_shutdown(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(context_.mutex);
+  void save_before_shutdown() ABSL_EXCLUSIVE_LOCKS_REQUIRED(context_.mutex);
 
   ClusterContext context_;
   // Guarded by context_.mutex, from here on. Parts refer to those above them only;

@@ -10,10 +10,10 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <mutex>
 
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
+#include "common/threads/mutex.h"
 #include "common/transport/background.h"
 #include "coordinator/job/job_run.h"
 #include "coordinator/members/membership.h"
@@ -55,7 +55,7 @@ struct ClusterContext {
   const std::unique_ptr<StateDirectory> state;
   const Clock* const clock;
   ClusterDisk disk;  ///< its background runs what must not block under the mutex
-  std::mutex mutex;
+  Mutex mutex;
   // Guarded by mutex.
   bool shutting_down = false;  ///< Cluster::shutdown was called: no new streams and jobs
   bool ending = false;         ///< in Cluster's destructor: nothing new begins

@@ -9,6 +9,7 @@
 #include "common/checkpoint/restore_source.h"
 #include "common/daemon/log.h"
 #include "common/plan/plan_proto.h"
+#include "common/threads/mutex.h"
 #include "coordinator/members/admission.h"
 #include "spdlog/spdlog.h"
 
@@ -51,9 +52,8 @@ JobHost::JobHost(ClusterContext& context, const JobSurroundings& parts)
       output_(parts.output),
       lost_time_(context.options.membership.lease) {}
 
-bool JobHost::wait_until(std::unique_lock<std::mutex>& lock, Nanoseconds timeout,
-                         const std::function<bool()>& holds) {
-  return changed_.wait_for(lock, timeout, holds);
+bool JobHost::wait_until(Mutex& mutex, Nanoseconds timeout, const std::function<bool()>& holds) {
+  return changed_.wait_for(mutex, timeout, holds);
 }
 
 void JobHost::resume(std::unique_ptr<JobRun> job, const v1::SubmitRequest& request,
@@ -187,7 +187,7 @@ void JobHost::send_save(const SendSave& save) {
 void JobHost::take_epoch() {
   context_.disk.background->enqueue([this, id = job_->description().id] {
     const absl::StatusOr<std::uint64_t> epoch = context_.state->next_epoch();
-    const std::lock_guard<std::mutex> lock(context_.mutex);
+    MutexLock lock(context_.mutex);
     extend_deadlines(context_.now());
     if (is_job(id)) apply(job_->on_epoch(epoch, context_.now()));
   });
@@ -250,7 +250,7 @@ void JobHost::members_changed() {
 
 bool JobHost::extend_deadlines(Nanoseconds now) {
   const Nanoseconds lost = lost_time_.look(now, membership_.isolated_since());
-  if (lost > Nanoseconds::zero() && job_ && !job_->ended()) job_->forgive(lost, now);
+  if (lost > Nanoseconds::zero() && job_ && !job_->ended()) job_->extend_deadlines(lost, now);
   return !lost_time_.is_cut_off();
 }
 
@@ -307,7 +307,7 @@ void JobHost::install(std::unique_ptr<JobRun> job, const v1::SubmitRequest& requ
                       std::shared_ptr<RunFiles> directory, std::optional<MetricsProgress> earlier) {
   std::unique_ptr<JobRun> old_job;  // both die after the lock is released
   std::shared_ptr<RunFiles> old_directory;
-  const std::lock_guard<std::mutex> lock(context_.mutex);
+  MutexLock lock(context_.mutex);
   set_log_job(job->description().id, job->epoch().value());
   watch_.note(EventKind::kJob,
               absl::StrCat("job ", job->description().id, " was submitted; its files go to ",

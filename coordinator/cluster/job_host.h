@@ -12,14 +12,13 @@
 // Used with Cluster's mutex held (cluster_context.h), but for install, which takes it. wait_until
 // releases it while it waits.
 
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "common/threads/mutex.h"
 #include "coordinator/cluster/checkpoint_book.h"
 #include "coordinator/cluster/cluster_context.h"
 #include "coordinator/cluster/job_record.h"
@@ -88,8 +87,8 @@ class JobHost {
   /// All files of the run are written: its nodes may stop.
   void on_run_closed();
   /// `holds` is looked at after each event of the job. `lock` holds Cluster's mutex.
-  bool wait_until(std::unique_lock<std::mutex>& lock, Nanoseconds timeout,
-                  const std::function<bool()>& holds);
+  bool wait_until(Mutex& mutex, Nanoseconds timeout, const std::function<bool()>& holds)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
  private:
   void apply_one(const JobAction& action);
@@ -112,7 +111,7 @@ class JobHost {
   std::unique_ptr<JobRun> job_;
   JobRecord record_;
   LostTime lost_time_;
-  std::condition_variable changed_;  ///< after each event of the job
+  CondVar changed_;  ///< after each event of the job
 };
 
 }  // namespace poseidon

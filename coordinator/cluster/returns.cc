@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/threads/mutex.h"
 #include "coordinator/members/admission.h"
 #include "spdlog/spdlog.h"
 
@@ -99,7 +100,7 @@ bool Returns::reattach(NodeLink* link, NodeInfo node, const v1::Resume& resume) 
   };
   JobActions actions;
   const std::optional<LackingReports> lacks =
-      host_.job()->on_back({.node = node.id,
+      host_.job()->on_rejoin({.node = node.id,
                             .epoch = Epoch(resume.epoch()),
                             .index = resume.index(),
                             .oldest = countable(resume.oldest_iteration()),
@@ -187,7 +188,7 @@ void Returns::recall_last_job() {
                  one_line(std::string(outcome.status().message())));
   }
   const bool is_new = context_.state->is_new();
-  const std::lock_guard<std::mutex> lock(context_.mutex);
+  MutexLock lock(context_.mutex);
   if (outcome.ok()) {
     last_job_ = *std::move(outcome);
   } else if (!is_new) {
@@ -218,7 +219,7 @@ absl::Status Returns::restore() {
   if (!record.ok()) {
     context_.state->set_job_aside();
     {
-      const std::lock_guard<std::mutex> lock(context_.mutex);
+      MutexLock lock(context_.mutex);
       watch_.note(EventKind::kAlarm,
                   absl::StrCat("the job in ", file, " is given up, and the file is ", file,
                                ".broken now: ", record.status().message()));
@@ -292,7 +293,7 @@ absl::Status Returns::go_on_with(DurableJob record) {
   POSEIDON_RETURN_IF_ERROR(check_progress(record, progress, description.iterations));
   POSEIDON_ASSIGN_OR_RETURN(std::vector<CheckpointManifest> committed, checkpoints_of(record));
 
-  const std::lock_guard<std::mutex> lock(context_.mutex);
+  MutexLock lock(context_.mutex);
   const Nanoseconds now = context_.now();
   RunningJob state = running_job(*record.running, progress, committed);
   state.model_stored = directory->has_model();

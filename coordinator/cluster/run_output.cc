@@ -1,6 +1,7 @@
 #include "coordinator/cluster/run_output.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/threads/mutex.h"
 
 namespace poseidon {
 
@@ -37,8 +38,8 @@ void RunOutput::set_closed() {
   closed_changed_.notify_all();
 }
 
-void RunOutput::wait_until_closed(std::unique_lock<std::mutex>& lock, Nanoseconds timeout) {
-  closed_changed_.wait_for(lock, timeout, [this] { return is_closed_; });
+void RunOutput::wait_until_closed(Mutex& mutex, Nanoseconds timeout) {
+  closed_changed_.wait_for(mutex, timeout, [this] { return is_closed_; });
 }
 
 }  // namespace poseidon

@@ -10,14 +10,13 @@
 //  3. A job whose last lines could not be written has failed, whatever its training says.
 // Used with Cluster's mutex held (cluster_context.h); wait_until_closed releases it while it waits.
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/threads/mutex.h"
 #include "coordinator/job/job_actions.h"
 #include "coordinator/records/run_directory.h"
 
@@ -58,7 +57,7 @@ class RunOutput {
   std::vector<SendStop> take_stops() { return std::exchange(stops_, {}); }
   void set_closed();
   bool is_closed() const { return is_closed_; }
-  void wait_until_closed(std::unique_lock<std::mutex>& lock, Nanoseconds timeout);
+  void wait_until_closed(Mutex& mutex, Nanoseconds timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
  private:
   std::shared_ptr<RunFiles> directory_;
@@ -68,7 +67,7 @@ class RunOutput {
   bool closing_ = false;
   bool is_closed_ = true;
   std::vector<SendStop> stops_;
-  std::condition_variable closed_changed_;
+  CondVar closed_changed_;
 };
 
 }  // namespace poseidon

@@ -10,6 +10,7 @@
 #include "common/base/check.h"
 #include "common/base/text.h"
 #include "common/files/file_io.h"
+#include "common/threads/mutex.h"
 #include "coordinator/planning/calibrate.h"
 #include "coordinator/planning/node_counts.h"
 #include "coordinator/planning/planner.h"
@@ -93,7 +94,7 @@ absl::StatusOr<JobDescription> Submissions::describe_again(const v1::SubmitReque
 }
 
 absl::Status Submissions::reserve() {
-  const std::lock_guard<std::mutex> lock(context_.mutex);
+  MutexLock lock(context_.mutex);
   if (context_.shutting_down) return absl::UnavailableError("the coordinator is stopping");
   if (is_under_way_) {
     return absl::FailedPreconditionError(
@@ -129,7 +130,7 @@ absl::StatusOr<v1::SubmitResponse> Submissions::submit(const v1::SubmitRequest& 
 
   POSEIDON_RETURN_IF_ERROR(reserve());
   const absl::Cleanup unreserve = [this] {
-    const std::lock_guard<std::mutex> lock(context_.mutex);
+    MutexLock lock(context_.mutex);
     is_under_way_ = false;
   };
   POSEIDON_ASSIGN_OR_RETURN(const std::uint64_t epoch, context_.state->next_epoch());
@@ -189,7 +190,7 @@ absl::Status Submissions::add_source(SnapshotId source, JobDescription& descript
                      " iterations are done; `poseidon checkpoint export` writes its "
                      "model"));
   }
-  const std::lock_guard<std::mutex> lock(context_.mutex);
+  MutexLock lock(context_.mutex);
   POSEIDON_ASSIGN_OR_RETURN(const CheckpointManifest* manifest,
                             checkpoints_.catalog().find(snapshot_name(source)));
   if (description.workers > 0 && description.with_workers) {
@@ -214,19 +215,19 @@ absl::Status Submissions::add_source(SnapshotId source, JobDescription& descript
 RunDirectory::Events Submissions::run_events() {
   return {.on_written =
               [this](SnapshotId version) {
-                const std::lock_guard<std::mutex> lock(context_.mutex);
+                MutexLock lock(context_.mutex);
                 output_.on_lines_written();
                 if (host_.job() && !context_.ending)
                   host_.apply(host_.job()->on_metrics_written(version));
               },
           .on_trouble =
               [this](const absl::Status& status) {
-                const std::lock_guard<std::mutex> lock(context_.mutex);
+                MutexLock lock(context_.mutex);
                 watch_.note(EventKind::kAlarm, output_.on_lines_refused(status));
               },
           .on_error =
               [this](const absl::Status& status) {
-                const std::lock_guard<std::mutex> lock(context_.mutex);
+                MutexLock lock(context_.mutex);
                 spdlog::error("{}", std::string(status.message()));
                 if (host_.job() && host_.job()->ended()) {
                   output_.on_lines_lost(status);
@@ -239,7 +240,7 @@ RunDirectory::Events Submissions::run_events() {
               },
           .on_record =
               [this](const absl::Status& status) {
-                const std::lock_guard<std::mutex> lock(context_.mutex);
+                MutexLock lock(context_.mutex);
                 if (status.ok()) {
                   output_.on_record_written();
                   watch_.note(EventKind::kJob,
@@ -254,7 +255,7 @@ RunDirectory::Events Submissions::run_events() {
 void Submissions::on_closed() {
   std::optional<v1::GetStatusResponse> ended;
   {
-    const std::lock_guard<std::mutex> lock(context_.mutex);
+    MutexLock lock(context_.mutex);
     if (host_.job() != nullptr && host_.job()->ended()) {
       ended = report_.outcome();
       watch_.count_end(host_.state() == JobState::kDone, host_.job()->was_stopped());
@@ -267,7 +268,7 @@ void Submissions::on_closed() {
     status.Update(context_.state->drop_job());
     if (!status.ok()) spdlog::error("{}", std::string(status.message()));
   }
-  const std::lock_guard<std::mutex> lock(context_.mutex);
+  MutexLock lock(context_.mutex);
   host_.on_run_closed();
 }
 

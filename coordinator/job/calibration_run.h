@@ -97,8 +97,8 @@ class CalibrationRun {
   /// refused and counts as a failure of its node.
   std::optional<Refused> on_answer(NodeId from, const CalibrationAnswer& answer, Nanoseconds now);
   void tick(Nanoseconds now);
-  /// So long nobody could have been heard: what is awaited may be that much later.
-  void forgive(Nanoseconds duration) { deadline_ += duration; }
+  /// Extends the deadline by `duration`, during which the coordinator could not receive.
+  void extend_deadlines(Nanoseconds duration) { deadline_ += duration; }
 
   bool done() const { return done_; }
   /// Once done. The error says which node did not do its part, and why.

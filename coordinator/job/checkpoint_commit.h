@@ -158,8 +158,8 @@ class CheckpointCommit {
   /// The same, while something of it may be awaited from this node: one of the stores, or nullopt
   /// for a worker.
   std::optional<Iteration> awaited_from(std::optional<ServerIndex> server) const;
-  /// So long nobody could have been heard: no parts are late by it.
-  void forgive(Nanoseconds duration, Nanoseconds now) {
+  /// Extends the deadlines of parts by `duration`, during which the coordinator could not receive.
+  void extend_deadlines(Nanoseconds duration, Nanoseconds now) {
     for (auto& [iteration, making] : making_) making.begun = std::min(making.begun + duration, now);
     asked_since_ = std::min(asked_since_ + duration, now);
   }

@@ -3,7 +3,7 @@
 // What a job wants to have done: sends, metrics lines, files, log. Pure values.
 //
 // Before: job_run.h decides. After: the cluster carries them out in their order
-// (coordinator/cluster/cluster_actions.cc).
+// (coordinator/cluster/job_host.cc).
 
 #include <cstdint>
 #include <optional>

@@ -352,13 +352,13 @@ JobActions JobRun::tick(Nanoseconds now) {
   return actions;
 }
 
-void JobRun::forgive(Nanoseconds duration, Nanoseconds now) {
-  states_.forgive(duration, now);
-  next_epoch_.forgive(duration, now);
-  if (recovery_) recovery_->forgive(duration, now);
+void JobRun::extend_deadlines(Nanoseconds duration, Nanoseconds now) {
+  states_.extend_deadlines(duration, now);
+  next_epoch_.extend_deadlines(duration, now);
+  if (recovery_) recovery_->extend_deadlines(duration, now);
   if (stopping_) stopping_->until += duration;
-  if (calibration_) calibration_->forgive(duration);
-  checkpoints_.forgive(duration, now);
+  if (calibration_) calibration_->extend_deadlines(duration);
+  checkpoints_.extend_deadlines(duration, now);
 }
 
 JobCounts JobRun::counts() const {

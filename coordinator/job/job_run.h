@@ -129,7 +129,7 @@ class JobRun {
 
   /// A node whose stream had broken is here again. Returns which reports of its are missing here;
   /// nullopt, adding no actions, if the node no longer has this part in the job.
-  std::optional<LackingReports> on_back(const ReturningNode& back, JobActions& actions);
+  std::optional<LackingReports> on_rejoin(const ReturningNode& back, JobActions& actions);
   /// The epoch with which this coordinator resumed the job had ended before the earlier coordinator
   /// died. No node is in it any more; all of them join again, as new nodes. `why`: how that is
   /// known, for people.
@@ -226,8 +226,8 @@ class JobRun {
   void drop_change() { change_.reset(); }
   /// Looks at the deadlines; call several times a second.
   JobActions tick(Nanoseconds now);
-  /// So long nobody could have been heard: deadlines are that much later.
-  void forgive(Nanoseconds duration, Nanoseconds now);
+  /// Extends all deadlines by `duration`, during which the coordinator could not receive.
+  void extend_deadlines(Nanoseconds duration, Nanoseconds now);
 
   const JobDescription& description() const { return description_; }
   JobState state() const { return states_.state(); }
@@ -363,7 +363,7 @@ class JobRun {
   std::optional<CheckpointManifest> source_;
   std::vector<std::string> source_addresses_;
   /// Machines of the newcomers that could not read them.
-  std::map<SnapshotId, std::set<std::string>> doubters_;
+  std::map<SnapshotId, std::set<std::string>> distrusted_machines_;
   bool lines_are_lost_ = false;       ///< metrics.jsonl reaches no checkpoint of an earlier process
   Iteration first_iteration_ = 0;     ///< of this epoch
   std::string recovering_from_;       ///< why; for people

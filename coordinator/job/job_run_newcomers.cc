@@ -145,7 +145,7 @@ void JobRun::forget_untrained_data() {
 
 /// On its machine somebody could not read a checkpoint that is still taken for good.
 bool JobRun::is_doubter(const NodeInfo& node) const {
-  return std::ranges::any_of(doubters_, [&](const auto& entry) {
+  return std::ranges::any_of(distrusted_machines_, [&](const auto& entry) {
     const auto& [snapshot, machines] = entry;
     return checkpoints_.committed().contains(snapshot) && checkpoints_.is_usable(snapshot) &&
            machines.contains(node.peer_host);
@@ -162,7 +162,7 @@ bool JobRun::leave_out_doubter(const Participant& failed, const std::string& rea
   const bool is_of_its_own = failed.node.role == NodeRole::kServer &&
                              std::ranges::count(source_->stores, failed.node.store_identity) > 0;
   if (!failed.is_new || is_of_its_own) return false;
-  std::set<std::string>& machines = doubters_[source_->snapshot];
+  std::set<std::string>& machines = distrusted_machines_[source_->snapshot];
   const bool again = !machines.insert(failed.node.peer_host).second;
   if (machines.size() > 1) return false;
   const bool others_may_try = std::ranges::any_of(members_, [&](const NodeInfo& node) {
@@ -334,7 +334,7 @@ void JobRun::forget_mishaps() {
     for (Participant& p : *group) {
       if (!std::exchange(p.is_untried, false)) continue;
       mishaps_.forget(p.node);
-      for (auto& [snapshot, machines] : doubters_) machines.erase(p.node.peer_host);
+      for (auto& [snapshot, machines] : distrusted_machines_) machines.erase(p.node.peer_host);
     }
   }
 }

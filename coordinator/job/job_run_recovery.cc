@@ -188,15 +188,15 @@ std::optional<std::vector<std::string>> JobRun::addresses_of_stores(
 /// is none such because an earlier process's disk has lost lines, the others, if they are worth
 /// more than the first checkpoint: training is worth more than lines of metrics.
 std::vector<const CheckpointManifest*> JobRun::usable_checkpoints() const {
-  std::vector<const CheckpointManifest*> told, untold;
+  std::vector<const CheckpointManifest*> told, unreported;
   for (const auto& [snapshot, manifest] : checkpoints_.committed()) {
     if (!checkpoints_.is_usable(snapshot)) continue;
     const bool is_told = !run_ || manifest.iteration() <= run_->iterations.completed();
-    (is_told ? told : untold).push_back(&manifest);
+    (is_told ? told : unreported).push_back(&manifest);
   }
-  const bool takes_untold = lines_are_lost_ && told.empty() && !untold.empty() &&
-                            untold.back()->iteration() > description_.checkpoint_every;
-  return takes_untold ? untold : told;
+  const bool takes_unreported = lines_are_lost_ && told.empty() && !unreported.empty() &&
+                                unreported.back()->iteration() > description_.checkpoint_every;
+  return takes_unreported ? unreported : told;
 }
 
 /// The newest checkpoint that can be read, or the beginning where there never was one. `in_time`:

@@ -23,7 +23,7 @@ bool JobRun::has_part(NodeId id) const {
   return false;
 }
 
-std::optional<LackingReports> JobRun::on_back(const ReturningNode& back, JobActions& actions) {
+std::optional<LackingReports> JobRun::on_rejoin(const ReturningNode& back, JobActions& actions) {
   Participant* const participant = has_part(back.node) ? find(back.node) : nullptr;
   if (participant == nullptr || back.epoch != epoch_ || !run_ || back.index != participant->index) {
     return std::nullopt;

@@ -220,7 +220,7 @@ bool JobStateMachine::transition(JobEvent event, Nanoseconds now) {
   return true;
 }
 
-void JobStateMachine::forgive(Nanoseconds duration, Nanoseconds now) {
+void JobStateMachine::extend_deadlines(Nanoseconds duration, Nanoseconds now) {
   entered_ = std::min(entered_ + duration, now);
   last_progress_ = std::min(last_progress_ + duration, now);
 }

@@ -101,7 +101,7 @@ class JobStateMachine {
   Nanoseconds quiet(Nanoseconds now) const { return now - last_progress_; }
   void note_progress(Nanoseconds now) { last_progress_ = now; }
   /// So long nobody could be heard.
-  void forgive(Nanoseconds duration, Nanoseconds now);
+  void extend_deadlines(Nanoseconds duration, Nanoseconds now);
 
  private:
   JobState state_ = JobState::kWaiting;

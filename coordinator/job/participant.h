@@ -45,7 +45,7 @@ struct Participant {
   std::uint32_t index = 0;  ///< WorkerRank or ServerIndex
   ParticipantState state = ParticipantState::kPreparing;
   bool is_new = false;        ///< came when the job had begun, and was never ready yet
-  bool is_untried = false;    ///< ... and no iteration that was new has been made with it
+  bool is_untried = false;    ///< ... and it has not yet completed a new iteration
   bool is_cut_off = false;    ///< lost because others do not reach it: nobody waits for its data
   std::uint64_t batches = 0;  ///< a worker's; see JobRun::on_batches
   /// A worker's: reports before this one it had made before it came back.

@@ -22,7 +22,7 @@ std::optional<HeldVersions> Recovery::held_together(Iteration first,
   return together;
 }
 
-void Recovery::forgive(Nanoseconds duration, Nanoseconds now) {
+void Recovery::extend_deadlines(Nanoseconds duration, Nanoseconds now) {
   since = std::min(since + duration, now);
   vacant_since = std::min(vacant_since + duration, now);
 }

@@ -27,7 +27,7 @@ struct Recovery {
                                             const std::vector<Participant>& workers,
                                             const std::vector<Participant>& servers) const;
   /// So long nobody could be heard.
-  void forgive(Nanoseconds duration, Nanoseconds now);
+  void extend_deadlines(Nanoseconds duration, Nanoseconds now);
 
   Nanoseconds since;         ///< when the epoch stopped
   Nanoseconds vacant_since;  ///< since when places wait to be filled; later with every loss

@@ -88,10 +88,10 @@ void Membership::end_isolation(Nanoseconds now) {
   if (!isolated_since_) return;
   const Nanoseconds since = *isolated_since_;
   isolated_since_.reset();
-  forgive(now - since, now);
+  extend_deadlines(now - since, now);
 }
 
-void Membership::forgive(Nanoseconds duration, Nanoseconds now) {
+void Membership::extend_deadlines(Nanoseconds duration, Nanoseconds now) {
   for (auto& [id, member] : members_) {
     member.vouched = false;  // that it was silent says nothing
     const Nanoseconds resumed = std::min(member.deadline + duration, now + options_.lease);
@@ -236,7 +236,7 @@ std::optional<Departure> Membership::leave(NodeId id, const std::string& reason,
 
 std::vector<Departure> Membership::expire(Nanoseconds now) {
   if (last_expire_ && now - *last_expire_ > 2 * options_.heartbeat) {
-    forgive(now - *last_expire_, now);
+    extend_deadlines(now - *last_expire_, now);
   }
   last_expire_ = now;
   observe(now);

@@ -171,7 +171,7 @@ class Membership {
   void observe(Nanoseconds now);
   void end_isolation(Nanoseconds now);
   /// Extends all deadlines by `duration`, during which the coordinator could not receive.
-  void forgive(Nanoseconds duration, Nanoseconds now);
+  void extend_deadlines(Nanoseconds duration, Nanoseconds now);
 
   const MembershipOptions options_;
   NodeId next_id_{1};

@@ -39,7 +39,9 @@ class DiskRequest {
   /// Reason of the last refusal; "" when the last request was not refused.
   const std::string& why() const { return why_; }
   /// Excludes `duration`, during which no answer was possible, from the waiting time.
-  void forgive(Nanoseconds duration, Nanoseconds now) { asked_ = std::min(asked_ + duration, now); }
+  void extend_deadlines(Nanoseconds duration, Nanoseconds now) {
+    asked_ = std::min(asked_ + duration, now);
+  }
 
  private:
   bool is_under_way_ = false;

@@ -14,7 +14,7 @@ TEST(DiskRequest, IsAskedForOneAtATimeAndAgainAfterAPause) {
   request.ask(at(10));
   EXPECT_FALSE(request.is_due(at(100)));
   EXPECT_EQ(request.waited(at(14)), at(4));
-  request.forgive(at(3), at(14));
+  request.extend_deadlines(at(3), at(14));
   EXPECT_EQ(request.waited(at(14)), at(1));
   EXPECT_TRUE(request.answer());
   EXPECT_TRUE(request.refused("disk full", at(20)));

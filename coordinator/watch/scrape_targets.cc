@@ -8,6 +8,7 @@
 
 #include "common/daemon/daemon.h"
 #include "common/files/file_io.h"
+#include "common/threads/mutex.h"
 #include "coordinator/watch/metrics.h"
 #include "spdlog/spdlog.h"
 
@@ -29,8 +30,8 @@ std::string reachable_metrics_address(const std::string& address) {
 
 }  // namespace
 
-ScrapeTargets::ScrapeTargets(const std::filesystem::path& folder, const Clock& clock,
-                             std::mutex& mutex, Background& disk)
+ScrapeTargets::ScrapeTargets(const std::filesystem::path& folder, const Clock& clock, Mutex& mutex,
+                             Background& disk)
     : path_(folder / kTargetsFile), clock_(clock), mutex_(mutex), disk_(disk) {}
 
 void ScrapeTargets::set_own(const std::string& address, bool has_tls) {
@@ -45,7 +46,7 @@ void ScrapeTargets::update(const std::vector<NodeInfo>& nodes) {
   text_ = std::move(text);
   disk_.enqueue([this, text = text_] {
     const absl::Status written = write_file_atomically(path_, text);
-    const std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     const bool was_written = std::exchange(is_written_, written.ok());
     if (written.ok()) return;
     failed_at_ = clock_.now();

@@ -10,11 +10,11 @@
 // Used with `mutex` held; the Background's work runs without it and takes it for its result.
 
 #include <filesystem>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "common/base/clock.h"
+#include "common/threads/mutex.h"
 #include "common/transport/background.h"
 #include "coordinator/members/membership.h"
 
@@ -23,7 +23,7 @@ namespace poseidon {
 class ScrapeTargets {
  public:
   /// All references outlive it and what it has queued on `disk`.
-  ScrapeTargets(const std::filesystem::path& folder, const Clock& clock, std::mutex& mutex,
+  ScrapeTargets(const std::filesystem::path& folder, const Clock& clock, Mutex& mutex,
                 Background& disk);
 
   /// HOST:PORT of the coordinator's own metrics, "" for none. `has_tls`: pages that other machines
@@ -38,7 +38,7 @@ class ScrapeTargets {
  private:
   const std::filesystem::path path_;
   const Clock& clock_;
-  std::mutex& mutex_;
+  Mutex& mutex_;
   Background& disk_;
   std::string own_address_;
   bool has_tls_ = false;

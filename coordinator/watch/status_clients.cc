@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/threads/mutex.h"
+
 namespace poseidon {
 
 void StatusClients::on_poll(const std::string& client, bool end_told, Nanoseconds now) {
@@ -18,9 +20,9 @@ bool StatusClients::all_told() const {
   return std::ranges::all_of(clients_, [](const auto& entry) { return entry.second.end_told; });
 }
 
-void StatusClients::wait_until_told(std::unique_lock<std::mutex>& lock, Nanoseconds now) {
+void StatusClients::wait_until_told(Mutex& mutex, Nanoseconds now) {
   forget_silent(now);
-  told_.wait_for(lock, patience_, [this] { return all_told(); });
+  told_.wait_for(mutex, patience_, [this] { return all_told(); });
 }
 
 void StatusClients::forget_silent(Nanoseconds now) {

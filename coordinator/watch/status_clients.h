@@ -8,12 +8,11 @@
 // Used with Cluster's mutex held (coordinator/cluster/cluster_context.h); wait_until_told releases
 // it while it waits.
 
-#include <condition_variable>
 #include <map>
-#include <mutex>
 #include <string>
 
 #include "common/base/clock.h"
+#include "common/threads/mutex.h"
 
 namespace poseidon {
 
@@ -27,8 +26,8 @@ class StatusClients {
   void on_new_job();
   /// Every client that still polls knows that the job ended.
   bool all_told() const;
-  /// Waits until all_told, for `patience` at most. `lock` holds Cluster's mutex.
-  void wait_until_told(std::unique_lock<std::mutex>& lock, Nanoseconds now);
+  /// Waits until all_told, for `patience` at most. `mutex` is Cluster's, and held.
+  void wait_until_told(Mutex& mutex, Nanoseconds now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
  private:
   struct Client {
@@ -39,7 +38,7 @@ class StatusClients {
 
   const Nanoseconds patience_;
   std::map<std::string, Client> clients_;
-  std::condition_variable told_;
+  CondVar told_;
 };
 
 }  // namespace poseidon

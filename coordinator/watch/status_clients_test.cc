@@ -1,4 +1,5 @@
 #include "coordinator/watch/status_clients.h"
+#include "common/threads/mutex.h"
 
 #include "gtest/gtest.h"
 
@@ -31,11 +32,10 @@ TEST(StatusClientsTest, NobodyWaitsForAClientThatPollsNoMore) {
 
 TEST(StatusClientsTest, TheWaitForgetsSilentClientsFirst) {
   StatusClients clients(s(3600));
-  std::mutex mutex;
-  std::unique_lock<std::mutex> lock(mutex);
+  Mutex mutex;
+  MutexLock lock(mutex);
   clients.on_poll("gone", false, s(10));
-  clients.wait_until_told(lock, s(10) + s(3600));  // returns at once
-  EXPECT_TRUE(lock.owns_lock());
+  clients.wait_until_told(mutex, s(10) + s(3600));  // returns at once
   EXPECT_TRUE(clients.all_told());
 }
 

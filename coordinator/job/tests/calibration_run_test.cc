@@ -211,7 +211,7 @@ TEST_F(CalibrationRunTest, ASilentNodeIsNamed) {
 
 TEST_F(CalibrationRunTest, TimeInWhichNobodyCouldBeHeardIsNotCounted) {
   begin({"a", "b"}, {"c"});
-  run_->forgive(at(60));
+  run_->extend_deadlines(at(60));
   run_->tick(at(359));
   EXPECT_FALSE(run_->done());
   run_->tick(at(361));

@@ -308,7 +308,7 @@ TEST_F(RecoveryTest, AReplacementThatCannotTakePartMakesRoomForAnother) {
 TEST_F(RecoveryTest, TimeInWhichNobodyCouldBeHeardIsNotCounted) {
   begin(elastic(60));
   lose_the_second_worker();
-  job_->forgive(at(60), at(65));
+  job_->extend_deadlines(at(60), at(65));
   EXPECT_THAT(only<TakeEpoch>(job_->tick(at(65))), IsEmpty()) << "it still waits for another";
   join(node(103), 66);
   EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
@@ -316,7 +316,7 @@ TEST_F(RecoveryTest, TimeInWhichNobodyCouldBeHeardIsNotCounted) {
   EXPECT_THAT(job_->workers(), SizeIs(2));
   get_ready(67);
   train(3, 4, 68);
-  job_->forgive(at(3600), at(3670));
+  job_->extend_deadlines(at(3600), at(3670));
   EXPECT_TRUE(only<SendStop>(job_->tick(at(3670))).empty());
   EXPECT_EQ(job_->state(), JobState::kRunning);
 }

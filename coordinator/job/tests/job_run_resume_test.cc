@@ -79,7 +79,7 @@ class JobResumeTest : public ::testing::Test {
   std::optional<LackingReports> back(std::uint64_t id, std::uint32_t index, Iteration oldest = 0,
                                      Epoch epoch = kEpoch, Iteration next = 0) {
     actions_.clear();
-    return job_->on_back(
+    return job_->on_rejoin(
         {.node = NodeId(id), .epoch = epoch, .index = index, .oldest = oldest, .next = next},
         actions_);
   }

@@ -161,7 +161,7 @@ TEST_F(StopTest, ItIsNotWaitedForForEver) {
 TEST_F(StopTest, TimeInWhichNobodyCouldBeHeardIsNotCounted) {
   train(0, 4);
   stop(5);
-  job_->forgive(at(30), at(40));
+  job_->extend_deadlines(at(30), at(40));
   job_->tick(at(90));
   EXPECT_EQ(job_->state(), JobState::kRunning);
   actions_ = job_->tick(at(95));

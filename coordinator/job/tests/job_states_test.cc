@@ -118,10 +118,10 @@ TEST(JobStates, WhatIsFinalGoesNowhere) {
 
 TEST(JobStates, NobodyIsBlamedForTimeInWhichNobodyCouldBeHeard) {
   JobStateMachine machine(Nanoseconds{0});
-  machine.forgive(std::chrono::seconds(4), std::chrono::seconds(10));
+  machine.extend_deadlines(std::chrono::seconds(4), std::chrono::seconds(10));
   EXPECT_EQ(machine.in_state(std::chrono::seconds(10)), std::chrono::seconds(6));
   machine.note_progress(std::chrono::seconds(9));
-  machine.forgive(std::chrono::seconds(4), std::chrono::seconds(10));
+  machine.extend_deadlines(std::chrono::seconds(4), std::chrono::seconds(10));
   EXPECT_EQ(machine.quiet(std::chrono::seconds(10)), Nanoseconds{0}) << "never in the future";
 }
 
