@@ -341,7 +341,7 @@ TEST_P(TransportTest, ATakenAddressIsSaid) {
   std::unique_ptr<GrpcTransport> grpc;
   OneStream other;
   absl::Status status;
-  if (over_grpc(GetParam())) {
+  if (over_grpc(GetParam()) || over_tls(GetParam())) {
     grpc = std::make_unique<GrpcTransport>();
     status = grpc->listen(address_, &other).status();
   } else {
