@@ -518,7 +518,8 @@ TEST(SyncClient, TellsWhoWaitsOfPiecesThatAreWorthIt) {
                     {}, &traffic, &refusals);
   client.layer_landed({{.layer = LayerIndex(0), .version = 0}});
   client.chunk_landed({.layer = LayerIndex(0), .version = 1, .leading_elements = 4});  // too few
-  std::binary_semaphore told_one(0);
+  std::binary_semaphore told_one(0), first_is_over(0);
+  absl::Status failed;
   std::vector<std::int64_t> told;
   std::thread waiting([&] {
     const absl::Status status = client.wait_parameters(
@@ -528,6 +529,11 @@ TEST(SyncClient, TellsWhoWaitsOfPiecesThatAreWorthIt) {
                              return absl::OkStatus();
                            }});
     EXPECT_TRUE(status.ok()) << status;
+    first_is_over.release();
+    failed =
+        client.wait_parameters(LayerIndex(0), 2, {.piece_elements = 8, .arrived = [](std::int64_t) {
+                                                    return absl::InternalError("the GPU is gone");
+                                                  }});
   });
   client.chunk_landed({.layer = LayerIndex(1), .version = 1, .leading_elements = 2});
   client.chunk_landed({.layer = LayerIndex(0), .version = 1, .leading_elements = 8});
@@ -537,14 +543,10 @@ TEST(SyncClient, TellsWhoWaitsOfPiecesThatAreWorthIt) {
   client.chunk_landed({.layer = LayerIndex(0), .version = 1, .leading_elements = 16});
   ASSERT_TRUE(told_one.try_acquire_for(std::chrono::seconds(30)));
   client.layer_landed({{.layer = LayerIndex(0), .version = 1}});
+  ASSERT_TRUE(first_is_over.try_acquire_for(std::chrono::seconds(30)));
+  client.chunk_landed({.layer = LayerIndex(0), .version = 2, .leading_elements = 20});
   waiting.join();
   EXPECT_THAT(told, ::testing::ElementsAre(8, 16));
-
-  client.chunk_landed({.layer = LayerIndex(0), .version = 2, .leading_elements = 20});
-  const absl::Status failed =
-      client.wait_parameters(LayerIndex(0), 2, {.piece_elements = 8, .arrived = [](std::int64_t) {
-                                                  return absl::InternalError("the GPU is gone");
-                                                }});
   EXPECT_EQ(failed, absl::InternalError("the GPU is gone"));
 }
 
