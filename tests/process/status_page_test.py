@@ -17,7 +17,7 @@ import urllib.request
 from browser import CHROMIUM, Browser
 from cluster import ROOT, Cluster, ProcessTest, digits_job, wait_for
 
-PAGE = ROOT / "coordinator" / "status_page"
+PAGE = ROOT / "coordinator" / "watch" / "status_page"
 PLACES = {("0",): "0", ("1",): "1", ("0", "1"): "0\u20111"}  # of chunks on two servers
 HOSTILE = "</td><img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 

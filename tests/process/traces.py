@@ -6,7 +6,7 @@ import re
 
 from cluster import ROOT
 
-STAGES = dict(re.findall(r'case Stage::k(\w+):\s+return "(\w+)";', (ROOT / "common" / "stage.h").read_text()))
+STAGES = dict(re.findall(r'case Stage::k(\w+):\s+return "(\w+)";', (ROOT / "common" / "probes" / "stage.h").read_text()))
 
 
 class Trace:
