@@ -3,9 +3,9 @@
 // gRPC calls as streams: the asynchronous state machines under grpc_transport.cc, and nothing
 // else's business. Everything runs on the transport's loop.
 //
-// Called by: grpc_transport.cc opens a call, or has one coming in, and takes what the completion queue
-// gives. Calls: gRPC has the operations, at most one read and one write of a call at a time; the
-// stream's handler hears how they end.
+// Called by: grpc_transport.cc opens a call, or has one coming in, and takes what the completion
+// queue gives. Calls: gRPC has the operations, at most one read and one write of a call at a time;
+// the stream's handler hears how they end.
 
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>

@@ -101,11 +101,11 @@ bool Returns::reattach(NodeLink* link, NodeInfo node, const v1::Resume& resume) 
   JobActions actions;
   const std::optional<LackingReports> lacks =
       host_.job()->on_rejoin({.node = node.id,
-                            .epoch = Epoch(resume.epoch()),
-                            .index = resume.index(),
-                            .oldest = countable(resume.oldest_iteration()),
-                            .next = countable(resume.next_iteration())},
-                           actions);
+                              .epoch = Epoch(resume.epoch()),
+                              .index = resume.index(),
+                              .oldest = countable(resume.oldest_iteration()),
+                              .next = countable(resume.next_iteration())},
+                             actions);
   if (!lacks) return false;
   streams_.close_node(node.id, absl::AbortedError("this node has opened another stream"));
   streams_.set_node(link, node.id);
