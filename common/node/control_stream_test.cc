@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/threads/mutex.h"
 #include "common/transport/memory_transport.h"
 #include "gtest/gtest.h"
 
@@ -94,10 +95,13 @@ class ControlStreamTest : public ::testing::Test {
 };
 
 TEST_F(ControlStreamTest, SendsInOrderAndThenTheReports) {
-  reports_->outbox.begin(Epoch(3), 0, 0);
   v1::NodeMessage ready;
   ready.mutable_ready()->set_epoch(3);
-  ASSERT_TRUE(reports_->outbox.add(ready, Nanoseconds(0)));
+  {
+    const MutexLock lock(reports_->mutex);
+    reports_->outbox.begin(Epoch(3), 0, 0);
+    ASSERT_TRUE(reports_->outbox.add(ready, Nanoseconds(0)));
+  }
   stream_->send_reports();
   EXPECT_TRUE(stream_->send(leave("one")));
   EXPECT_TRUE(stream_->send(leave("two")));
