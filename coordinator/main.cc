@@ -25,6 +25,7 @@ constexpr std::chrono::seconds kLastWords{1};
 struct MainOptions {
   std::string listen;
   std::string state_dir;
+  std::string run_root;
   std::string metrics_listen;
   std::string status_listen;
   std::uint32_t lease_ms = 3000;
@@ -42,6 +43,8 @@ void add_options(CLI::App& app, MainOptions& options) {
   app.add_option("--state-dir", options.state_dir,
                  "directory for the coordinator's state and, unless told otherwise, for runs")
       ->required();
+  app.add_option("--run-root", options.run_root,
+                 "folder that all run directories lie in; without it `runs` in --state-dir");
   app.add_option("--metrics-listen", options.metrics_listen,
                  "ADDR:PORT for Prometheus; :PORT is this machine alone");
   app.add_option("--status-listen", options.status_listen,
@@ -114,6 +117,7 @@ absl::Status run(const MainOptions& options) {
                                            return announce_address(options.daemon, address);
                                          },
                                      .pulse = &pulse};
+  service_options.cluster.run_root = options.run_root;
   service_options.cluster.membership.lease = Milliseconds(options.lease_ms);
   service_options.cluster.membership.heartbeat = Milliseconds(options.heartbeat_ms);
   service_options.cluster.job.waiting_timeout = std::chrono::seconds(options.wait_for_nodes_s);

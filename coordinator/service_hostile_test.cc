@@ -194,17 +194,47 @@ TEST_F(ServiceTest, WrongSubmitsAreRefusedAndStartNothing) {
   request.set_protocol_version(kProtocolVersion);
   request.set_run_directory("relative");
   EXPECT_THAT(submit(request).error_message(), HasSubstr("absolute"));
-  request.set_run_directory("/proc/nowhere");
+  // A file in the place of a folder.
+  std::ofstream(folder_ / "file") << "text";
+  request.set_run_directory((folder_ / "file" / "run").string());
   const grpc::Status unwritable = submit(request);
   EXPECT_EQ(unwritable.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(unwritable.error_message(), HasSubstr("/proc/nowhere"));
+  EXPECT_THAT(unwritable.error_message(), HasSubstr((folder_ / "file").string()));
   request.set_run_directory("");
   request.set_job_json(std::string(5 << 20, ' '));
   EXPECT_THAT(submit(request).error_message(), HasSubstr("5242880 bytes"));
   EXPECT_EQ(status().state(), "idle");
   request.set_job_json("{}");
   ASSERT_TRUE(submit(request).ok()) << "nothing of that stands in the way";
-  EXPECT_THAT(submitted_.run_directory(), HasSubstr((folder_ / "state" / "runs").string()));
+  EXPECT_THAT(submitted_.run_directory(), HasSubstr((folder_ / "digits-").string()));
+}
+
+// Who may submit a job has files written with the coordinator's rights, but not anywhere.
+TEST_F(ServiceTest, RunDirectoriesStayBelowTheRunRoot) {
+  CoordinatorOptions narrow = options();
+  narrow.cluster.run_root = "";
+  start(narrow);
+  const fs::path runs = folder_ / "state" / "runs";
+  fs::create_directories(runs);
+  fs::create_directory_symlink(folder_, runs / "out");
+  fs::create_directory_symlink("round", runs / "round");
+  v1::SubmitRequest request;
+  request.set_protocol_version(kProtocolVersion);
+  request.set_job_json("{}");
+  for (const fs::path& outside :
+       {fs::path("/tmp/elsewhere"), folder_ / "run", folder_ / "state" / "runs-2" / "run",
+        runs / ".." / "checkpoints", runs / "out" / "run", runs / "round" / "run"}) {
+    request.set_run_directory(outside.string());
+    const grpc::Status refused = submit(request);
+    EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << outside;
+    EXPECT_THAT(refused.error_message(), HasSubstr("is not in " + runs.string())) << outside;
+  }
+  request.set_run_directory((runs / "a").string() + std::string(1, '\0') + "b");
+  EXPECT_THAT(submit(request).error_message(), HasSubstr("has a zero byte in it"));
+  EXPECT_EQ(status().state(), "idle");
+  request.set_run_directory((runs / "inside").string());
+  ASSERT_TRUE(submit(request).ok());
+  EXPECT_EQ(submitted_.run_directory(), (runs / "inside").string());
 }
 
 TEST_F(ServiceTest, ModelsThatDoNotFitAreRefused) {

@@ -338,6 +338,7 @@ class ServiceTest : public ::testing::Test {
     options.pulse = &pulse_;
     options.listen = "127.0.0.1:0";
     options.state_dir = folder_ / "state";
+    options.cluster.run_root = folder_;
     // These nodes save nothing, so a shutdown with a job waits only briefly for a checkpoint.
     options.cluster.shutdown_checkpoint_timeout = Milliseconds(200);
     return options;

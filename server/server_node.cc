@@ -111,12 +111,8 @@ void ServerNode::send_checkpoint_report(const SnapshotResult& result, bool too_l
 }
 
 absl::Status ServerNode::assign(const v1::Assignment& assignment) {
-  POSEIDON_ASSIGN_OR_RETURN(Plan plan, plan_from_message(assignment.plan()));
+  POSEIDON_ASSIGN_OR_RETURN(Plan plan, plan_from_assignment(assignment, AssignedRole::kServer));
   POSEIDON_ASSIGN_OR_RETURN(const JobSpec job, parse_job(assignment.job_json()));
-  if (assignment.index() >= plan.servers()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("assigned as server ", assignment.index(), " of ", plan.servers()));
-  }
   if (set_window_) set_window_(plan.window_bytes);
   const Epoch epoch = plan.epoch;
   auto traffic = std::make_shared<TrafficProbe>(plan.layers.size(), probe_);

@@ -163,14 +163,10 @@ void WorkerJob::run() {
 }
 
 absl::Status WorkerJob::prepare_and_train() {
-  POSEIDON_ASSIGN_OR_RETURN(Plan plan, plan_from_message(assignment_.plan()));
+  POSEIDON_ASSIGN_OR_RETURN(Plan plan, plan_from_assignment(assignment_, AssignedRole::kWorker));
   POSEIDON_ASSIGN_OR_RETURN(job_, parse_job(assignment_.job_json()));
   POSEIDON_ASSIGN_OR_RETURN(const NetSpec net, resolve_network(job_.model, "."));
   POSEIDON_RETURN_IF_ERROR(check_plan_fits(plan, net));
-  if (assignment_.index() >= plan.workers()) {
-    return absl::InternalError(
-        absl::StrCat("assigned rank ", assignment_.index(), " of ", plan.workers()));
-  }
   rank_ = WorkerRank(assignment_.index());
   if (assignment_.has_restore()) {
     POSEIDON_ASSIGN_OR_RETURN(restore_, restore_from_message(assignment_.restore()));

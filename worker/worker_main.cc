@@ -1,9 +1,16 @@
 #include "worker/worker_main.h"
 
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "CLI/CLI.hpp"
@@ -59,6 +66,22 @@ void add_options(CLI::App& app, MainOptions& options) {
       ->check(CLI::Range(std::int64_t{1}, kMaxWaitS))
       ->capture_default_str();
   add_node_options(app, options.node);
+}
+
+/// libgomp's threads spin while they wait, and take the cores from whoever they wait for: a server
+/// beside the worker, another worker, the loop. libgomp reads how to wait when the program is
+/// loaded, so the program replaces itself by one that has it in its environment. What the operator
+/// has set stays. A worker that cannot replace itself goes on, and says so.
+void wait_without_spinning(char** argv) {
+  if (::setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0) != 0) return;
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (!error) ::execv(program.c_str(), argv);
+  std::fprintf(
+      stderr,
+      "poseidon-worker cannot start itself again with OMP_WAIT_POLICY=passive in its "
+      "environment (%s): its threads may take cores from other processes while they wait\n",
+      error ? error.message().c_str() : std::strerror(errno));
 }
 
 /// A device or a disk that has failed may never let go of what waits for it: then the process ends
@@ -200,7 +223,10 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
 int worker_main(int argc, char** argv, CLI::App& app, const OpenEngine& open_engine) {
   MainOptions options;
   add_options(app, options);
-  return daemon_main(app, argc, argv, [&] { return run(options, open_engine); });
+  return daemon_main(app, argc, argv, [&] {
+    if (std::getenv("OMP_WAIT_POLICY") == nullptr) wait_without_spinning(argv);
+    return run(options, open_engine);
+  });
 }
 
 }  // namespace poseidon

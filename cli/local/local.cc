@@ -183,7 +183,7 @@ absl::StatusOr<std::string> LocalCluster::start_coordinator() {
   POSEIDON_RETURN_IF_ERROR(
       start("coordinator", "poseidon-coordinator",
             {"--listen", kAnyPort, "--state-dir", (folders_.cluster / kCoordinatorState).string(),
-             "--address-file", address_file.string()}));
+             "--run-root", folders_.run.string(), "--address-file", address_file.string()}));
   const SystemClock clock;
   const Nanoseconds end = clock.now() + kStartTimeout;
   while (clock.now() < end) {
@@ -431,9 +431,6 @@ absl::Status train(LocalCluster& cluster, const LocalOptions& options, const Pre
 
 absl::Status run_local(const LocalOptions& options) {
   POSEIDON_RETURN_IF_ERROR(check_options(options));
-  // All processes share the cores: a thread that spins while it waits (libgomp's default) takes
-  // them from whom it waits for. An operator's own setting stays. Before there are threads.
-  ::setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);
   auto job = prepare_job(options.job_path);
   if (!job.ok()) return absl::InvalidArgumentError(job.status().message());
   absl::Status checked = check_node_counts({.min_workers = job->spec.membership.min_workers,

@@ -49,7 +49,7 @@ using Iteration = std::int64_t;
 
 /// Every process of a cluster must have the same version. It grows with every incompatible change
 /// of proto/.
-inline constexpr std::uint32_t kProtocolVersion = 3;
+inline constexpr std::uint32_t kProtocolVersion = 4;
 
 }  // namespace poseidon
 

@@ -1,11 +1,10 @@
 #include "common/checkpoint/directory_identity.h"
 
-#include <random>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "common/base/check.h"
+#include "common/base/entropy.h"
 #include "common/base/text.h"
 #include "common/checkpoint/checkpoint.h"
 #include "common/files/file_io.h"
@@ -18,9 +17,8 @@ absl::StatusOr<std::string> directory_identity(const std::filesystem::path& dire
   remove_leftovers(path);
   absl::StatusOr<std::string> text = read_file(path, 1024);
   if (absl::IsNotFound(text.status())) {
-    std::random_device random;  // the system's: two directories must never draw the same
-    std::string fresh;
-    for (int i = 0; i < 4; ++i) absl::StrAppendFormat(&fresh, "%08x", random());
+    // Two directories must never draw the same.
+    const std::string fresh = absl::StrFormat("%016x%016x", system_random(), system_random());
     POSEIDON_RETURN_IF_ERROR(write_file_atomically(path, absl::StrCat(fresh, "\n")));
     return fresh;
   }

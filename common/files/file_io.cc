@@ -213,7 +213,8 @@ absl::Status write_fully(int fd, const std::filesystem::path& path, std::string_
   return absl::OkStatus();
 }
 
-AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {}
+AtomicFile::AtomicFile(std::filesystem::path path, Link link)
+    : path_(std::move(path)), link_(link) {}
 
 AtomicFile::~AtomicFile() {
   if (exists_) ::unlink(temporary_.c_str());
@@ -221,8 +222,12 @@ AtomicFile::~AtomicFile() {
 
 absl::Status AtomicFile::open() {
   std::error_code error;
-  const std::filesystem::file_status there = std::filesystem::status(path_, error);
-  if (std::filesystem::is_symlink(path_, error) && std::filesystem::exists(there)) {
+  const bool is_link = std::filesystem::is_symlink(path_, error);
+  const bool follows = link_ == Link::kFollow;
+  const std::filesystem::file_status there =
+      is_link && !follows ? std::filesystem::file_status(std::filesystem::file_type::not_found)
+                          : std::filesystem::status(path_, error);
+  if (is_link && std::filesystem::exists(there)) {
     // The system has followed it just now: it does not follow a stranger's link in a folder that
     // everybody may write to.
     const std::filesystem::path target = std::filesystem::canonical(path_, error);
@@ -289,15 +294,17 @@ void remove_leftovers(const std::filesystem::path& path) {
 }
 
 absl::Status write_file_atomically(const std::filesystem::path& path,
-                                   std::span<const std::string_view> pieces) {
-  AtomicFile file(path);
+                                   std::span<const std::string_view> pieces,
+                                   AtomicFile::Link link) {
+  AtomicFile file(path, link);
   POSEIDON_RETURN_IF_ERROR(file.open());
   for (const std::string_view piece : pieces) POSEIDON_RETURN_IF_ERROR(file.append(piece));
   return file.commit();
 }
 
-absl::Status write_file_atomically(const std::filesystem::path& path, std::string_view contents) {
-  return write_file_atomically(path, std::span<const std::string_view>(&contents, 1));
+absl::Status write_file_atomically(const std::filesystem::path& path, std::string_view contents,
+                                   AtomicFile::Link link) {
+  return write_file_atomically(path, std::span<const std::string_view>(&contents, 1), link);
 }
 
 }  // namespace poseidon

@@ -80,12 +80,17 @@ absl::Status write_fully(int fd, const std::filesystem::path& path, std::string_
 
 /// Replaces a file atomically, from bytes that come in pieces. `path` holds its old content until
 /// commit(), and then all of the new bytes, on disk. The bytes go to a temporary file in the same
-/// folder, which the destructor removes unless committed. A link is followed. INVALID_ARGUMENT for
+/// folder, which the destructor removes unless committed. INVALID_ARGUMENT for
 /// a folder, a pipe or a device, which would be destroyed. Errors (a full disk too) start with the
 /// path. Two of them for one path never share a temporary file. One thread at a time.
 class AtomicFile {
  public:
-  explicit AtomicFile(std::filesystem::path path);
+  /// What becomes of a symbolic link at `path`.
+  enum class Link : std::uint8_t {
+    kFollow,   ///< the file it names is replaced
+    kReplace,  ///< the link is: its maker chose the name, and must not choose what is written
+  };
+  explicit AtomicFile(std::filesystem::path path, Link link = Link::kFollow);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -97,8 +102,9 @@ class AtomicFile {
   const std::filesystem::path& temporary() const { return temporary_; }
 
  private:
-  std::filesystem::path path_;       ///< from open() on: the target of a link
+  std::filesystem::path path_;       ///< from open() on: the target of a link that is followed
   std::filesystem::path temporary_;  ///< likewise
+  const Link link_;
   Descriptor file_;
   bool exists_ = false;  ///< whether we created the temporary file
 };
@@ -109,7 +115,9 @@ void remove_leftovers(const std::filesystem::path& path);
 
 /// The same for bytes that are all in memory: writes the pieces one after the other.
 absl::Status write_file_atomically(const std::filesystem::path& path,
-                                   std::span<const std::string_view> pieces);
-absl::Status write_file_atomically(const std::filesystem::path& path, std::string_view contents);
+                                   std::span<const std::string_view> pieces,
+                                   AtomicFile::Link link = AtomicFile::Link::kFollow);
+absl::Status write_file_atomically(const std::filesystem::path& path, std::string_view contents,
+                                   AtomicFile::Link link = AtomicFile::Link::kFollow);
 
 }  // namespace poseidon

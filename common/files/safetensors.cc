@@ -248,6 +248,25 @@ absl::StatusOr<EncodedSafetensors> encode_safetensors(std::span<const TensorView
 
 // ---- reading ----
 
+namespace {
+
+/// What people put in a model's place, told by the first 8 bytes.
+std::string_view kind_of_other_file(std::string_view first_bytes) {
+  if (first_bytes.starts_with("version ")) {
+    return "a pointer of Git LFS, not the safetensors file itself: fetch that with `git lfs pull`";
+  }
+  if (first_bytes.starts_with("PK\x03\x04") || first_bytes.starts_with("\x80\x02")) {
+    return "no safetensors file, but looks like one of torch.save: load it in Python and write it "
+           "with safetensors.torch.save_file";
+  }
+  if (first_bytes.starts_with("{") || first_bytes.starts_with("[")) {
+    return "no safetensors file, but looks like JSON: name the file with the tensors";
+  }
+  return "no safetensors file, or an incomplete one";
+}
+
+}  // namespace
+
 absl::StatusOr<std::uint64_t> safetensors_header_bytes(std::string_view first_bytes,
                                                        std::uint64_t file_bytes,
                                                        std::string_view source) {
@@ -257,11 +276,12 @@ absl::StatusOr<std::uint64_t> safetensors_header_bytes(std::string_view first_by
   }
   std::uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, first_bytes.data(), kLengthBytes);
+  // Not with the number that it begins with: in another kind of file these are its first bytes,
+  // and whoever reads the message may not be somebody who may read the file.
   if (header_bytes > kMaxHeaderBytes || header_bytes > file_bytes - kLengthBytes) {
-    return absl::InvalidArgumentError(
-        str_cat(source, ": claims a header of ", header_bytes, " bytes; there are ",
-                file_bytes - kLengthBytes, " and at most ", kMaxHeaderBytes,
-                " are allowed: no safetensors file, or an incomplete one"));
+    return absl::InvalidArgumentError(str_cat(
+        source, ": is ", kind_of_other_file(first_bytes), " (its ", file_bytes,
+        " bytes do not begin with the length of a header of at most ", kMaxHeaderBytes, ")"));
   }
   return kLengthBytes + header_bytes;
 }

@@ -15,13 +15,13 @@
 #include <algorithm>
 #include <atomic>
 #include <optional>
-#include <random>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
+#include "common/base/entropy.h"
 #include "common/base/ids.h"
 #include "common/base/text.h"
 #include "common/daemon/daemon.h"
@@ -100,10 +100,7 @@ class ControlClient::Impl {
     POSEIDON_CHECK(options_.transport != nullptr, "a transport for kAttachMethod");
     options_.join.set_protocol_version(kProtocolVersion);
     options_.join.set_software_version(software_version());
-    if (options_.join.incarnation() == 0) {
-      std::random_device random;
-      options_.join.set_incarnation((std::uint64_t{random()} << 32) | random());
-    }
+    if (options_.join.incarnation() == 0) options_.join.set_incarnation(system_random());
   }
 
   ~Impl() {

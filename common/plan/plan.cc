@@ -206,6 +206,10 @@ std::vector<std::vector<std::uint32_t>> local_groups(const std::vector<WorkerRan
   return groups;
 }
 
+std::uint64_t proof_at(const std::vector<std::uint64_t>& proofs, std::uint32_t index) {
+  return index < proofs.size() ? proofs[index] : 0;
+}
+
 WorkerRank leader_of(const Plan& plan, WorkerRank rank) {
   return plan.leaders.empty() ? rank : plan.leaders[rank.value()];
 }

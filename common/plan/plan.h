@@ -82,6 +82,15 @@ struct PlanChunk {
   ServerIndex server;
 };
 
+/// What streams of one epoch show, so that nobody sends under the rank of another worker. The
+/// coordinator draws the numbers and tells each node those that it needs (StreamProofs in
+/// control.proto). Empty in the coordinator, and in tests: then streams show 0.
+struct StreamProofs {
+  std::vector<std::uint64_t> expected;    ///< by rank: shown to this node by that worker's streams
+  std::vector<std::uint64_t> to_servers;  ///< by ServerIndex: shown by streams of this worker
+  std::vector<std::uint64_t> to_workers;  ///< by rank: likewise, also to that worker's relay
+};
+
 /// The coordinator's answer for one membership. Immutable once made.
 struct Plan {
   Epoch epoch;
@@ -109,6 +118,8 @@ struct Plan {
   /// itself. The total is the sum of the groups' sums in the order of their leaders, so the groups
   /// affect the last bits. Empty: no groups; every worker sends to the servers itself.
   std::vector<WorkerRank> leaders;
+  /// This node's own; not part of plan.json or of the plan's message.
+  StreamProofs proofs;
   /// Set when the planner had a calibration. For plan.json and status; it is not sent to nodes.
   std::optional<PlanPrediction> prediction;
   std::optional<Calibration> calibration;
@@ -116,6 +127,10 @@ struct Plan {
   std::uint32_t workers() const { return static_cast<std::uint32_t>(worker_addresses.size()); }
   std::uint32_t servers() const { return static_cast<std::uint32_t>(server_addresses.size()); }
 };
+
+/// What is shown to, or expected of, the node with this index; 0 where the coordinator drew
+/// nothing.
+std::uint64_t proof_at(const std::vector<std::uint64_t>& proofs, std::uint32_t index);
 
 /// The worker whose relay sends this worker's gradients; its own rank where it sends them itself.
 WorkerRank leader_of(const Plan& plan, WorkerRank rank);

@@ -123,4 +123,37 @@ absl::StatusOr<Plan> plan_from_message(const v1::PlanMessage& message) {
   return plan;
 }
 
+absl::StatusOr<Plan> plan_from_assignment(const v1::Assignment& assignment, AssignedRole role) {
+  POSEIDON_ASSIGN_OR_RETURN(Plan plan, plan_from_message(assignment.plan()));
+  const bool is_worker = role == AssignedRole::kWorker;
+  const std::uint32_t places = is_worker ? plan.workers() : plan.servers();
+  if (assignment.index() >= places) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "assigned as ", is_worker ? "worker " : "server ", assignment.index(), " of ", places));
+  }
+  const v1::StreamProofs& proofs = assignment.proofs();
+  const auto take = [](const auto& numbers, std::size_t wanted, const char* what,
+                       std::vector<std::uint64_t>& out) -> absl::Status {
+    if (static_cast<std::size_t>(numbers.size()) != wanted) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the assignment has ", numbers.size(), " proofs ", what, ", and the plan has ", wanted,
+          " of these: install the same Poseidon version "
+          "everywhere"));
+    }
+    if (std::ranges::find(numbers, 0) != numbers.end()) {
+      return absl::InvalidArgumentError(absl::StrCat("the assignment has a proof 0 ", what));
+    }
+    out.assign(numbers.begin(), numbers.end());
+    return absl::OkStatus();
+  };
+  POSEIDON_RETURN_IF_ERROR(
+      take(proofs.expected(), plan.workers(), "of workers", plan.proofs.expected));
+  if (!is_worker) return plan;
+  POSEIDON_RETURN_IF_ERROR(
+      take(proofs.to_servers(), plan.servers(), "for servers", plan.proofs.to_servers));
+  POSEIDON_RETURN_IF_ERROR(
+      take(proofs.to_workers(), plan.workers(), "for workers", plan.proofs.to_workers));
+  return plan;
+}
+
 }  // namespace poseidon

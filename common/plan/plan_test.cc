@@ -312,5 +312,52 @@ TEST(PlanMessage, BrokenContentIsRefused) {
             absl::StatusCode::kInvalidArgument);
 }
 
+v1::Assignment assignment_of(const Plan& plan, std::uint32_t index) {
+  v1::Assignment assignment;
+  *assignment.mutable_plan() = plan_to_message(plan);
+  assignment.set_index(index);
+  for (std::uint32_t rank = 0; rank < plan.workers(); ++rank) {
+    assignment.mutable_proofs()->add_expected(100 + rank);
+    assignment.mutable_proofs()->add_to_workers(200 + rank);
+  }
+  for (std::uint32_t i = 0; i < plan.servers(); ++i) {
+    assignment.mutable_proofs()->add_to_servers(300 + i);
+  }
+  return assignment;
+}
+
+TEST(Assignment, TheNodeKnowsWhatStreamsShow) {
+  const v1::Assignment assignment = assignment_of(valid_plan(), 0);
+  const auto worker = plan_from_assignment(assignment, AssignedRole::kWorker);
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  EXPECT_EQ(proof_at(worker->proofs.expected, 0), 100U);
+  EXPECT_EQ(proof_at(worker->proofs.to_workers, 0), 200U);
+  EXPECT_EQ(proof_at(worker->proofs.to_servers, 0), 300U);
+  EXPECT_EQ(proof_at(worker->proofs.expected, 1000), 0U) << "none";
+  EXPECT_EQ(plan_to_json(*worker), plan_to_json(valid_plan())) << "people and files see none";
+  const auto server = plan_from_assignment(assignment, AssignedRole::kServer);
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_EQ(proof_at(server->proofs.expected, 0), 100U);
+  EXPECT_TRUE(server->proofs.to_servers.empty());
+}
+
+TEST(Assignment, WithoutAllProofsItIsRefused) {
+  const auto refusal = [](const v1::Assignment& assignment, AssignedRole role) {
+    return std::string(plan_from_assignment(assignment, role).status().message());
+  };
+  v1::Assignment assignment = assignment_of(valid_plan(), 0);
+  assignment.mutable_proofs()->mutable_expected()->RemoveLast();
+  EXPECT_THAT(refusal(assignment, AssignedRole::kServer), HasSubstr("proofs of workers"));
+  assignment = assignment_of(valid_plan(), 0);
+  assignment.mutable_proofs()->set_to_servers(0, 0);
+  EXPECT_THAT(refusal(assignment, AssignedRole::kWorker), HasSubstr("a proof 0 for servers"));
+  EXPECT_EQ(refusal(assignment, AssignedRole::kServer), "") << "no business of a server";
+  assignment.clear_proofs();
+  EXPECT_THAT(refusal(assignment, AssignedRole::kServer), HasSubstr("has 0 proofs of workers"));
+  assignment = assignment_of(valid_plan(), 99);
+  EXPECT_THAT(refusal(assignment, AssignedRole::kServer), HasSubstr("assigned as server 99 of"));
+  EXPECT_THAT(refusal(assignment, AssignedRole::kWorker), HasSubstr("assigned as worker 99 of"));
+}
+
 }  // namespace
 }  // namespace poseidon::plan_test

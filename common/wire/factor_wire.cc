@@ -24,6 +24,7 @@ enum Field : std::uint32_t {
   kOffsetField = 8,
   kElementTypeField = 9,
   kDigestField = 10,
+  kProofField = 11,
   kPayloadField = 15,
 };
 
@@ -129,12 +130,8 @@ MessagePrefix encode_prefix(const FactorHeader& header, std::size_t payload_byte
   append_field(out, kRowsField, static_cast<std::uint64_t>(header.rows));
   append_field(out, kOffsetField, static_cast<std::uint64_t>(header.offset));
   append_field(out, kElementTypeField, static_cast<std::uint64_t>(header.element_type));
-  if (header.digest != 0) {
-    protobuf::append_tag(out, kDigestField, protobuf::kFixed64);
-    for (int shift = 0; shift < 64; shift += 8) {
-      out.push_back(static_cast<char>(header.digest >> shift));
-    }
-  }
+  protobuf::append_fixed64(out, kDigestField, header.digest);
+  protobuf::append_fixed64(out, kProofField, header.proof);
   if (payload_bytes > 0) {
     protobuf::append_tag(out, kPayloadField, protobuf::kLengthDelimited);
     protobuf::append_varint(out, payload_bytes);
@@ -150,7 +147,9 @@ absl::StatusOr<DecodedFactor> decode_factor(const Bytes& message) {
       message, "FactorMessage", kPayloadField, decoded.payload,
       [&decoded](std::uint32_t field, protobuf::WireType type, std::uint64_t value) {
         if (type == protobuf::kVarint) set_field(decoded.header, field, value);
-        if (type == protobuf::kFixed64 && field == kDigestField) decoded.header.digest = value;
+        if (type != protobuf::kFixed64) return;
+        if (field == kDigestField) decoded.header.digest = value;
+        if (field == kProofField) decoded.header.proof = value;
       }));
   return decoded;
 }

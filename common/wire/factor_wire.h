@@ -43,6 +43,7 @@ struct FactorHeader {
   std::int64_t offset = 0;  ///< elements, in the sender's dY, its X, or the parameters
   ElementType element_type = ElementType::kNone;
   std::uint64_t digest = 0;  ///< common/tensor/scan.h; 0: none
+  std::uint64_t proof = 0;   ///< StreamProofs in plan.h; 0: none
 };
 
 struct DecodedFactor {

@@ -68,6 +68,7 @@ Bytes in_pieces(const std::string& bytes, std::size_t piece_bytes) {
 TEST(FactorWire, PrefixAndPayloadAreTheProtobufMessage) {
   FactorHeader header = header_of(FactorKind::kOutputGradient, 8);
   header.digest = 0xF123456789ABCDEF;
+  header.proof = 0xFEDCBA9876543210;
   v1::FactorMessage message;
   ASSERT_TRUE(message.ParseFromString(bytes_of(header, {1.0f, -2.5f, 3.25f})));
   EXPECT_EQ(message.protocol_version(), kProtocolVersion);
@@ -80,6 +81,7 @@ TEST(FactorWire, PrefixAndPayloadAreTheProtobufMessage) {
   EXPECT_EQ(message.offset(), 8u);
   EXPECT_EQ(message.element_type(), v1::ELEMENT_TYPE_FLOAT32);
   EXPECT_EQ(message.digest(), 0xF123456789ABCDEFu);
+  EXPECT_EQ(message.proof(), 0xFEDCBA9876543210u);
   EXPECT_EQ(message.payload().size(), 12u);
 }
 

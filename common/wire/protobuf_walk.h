@@ -39,6 +39,13 @@ inline void append_field(MessagePrefix& out, std::uint32_t field, std::uint64_t 
   append_varint(out, value);
 }
 
+/// proto3 omits the default value.
+inline void append_fixed64(MessagePrefix& out, std::uint32_t field, std::uint64_t value) {
+  if (value == 0) return;
+  append_tag(out, field, kFixed64);
+  for (int shift = 0; shift < 64; shift += 8) out.push_back(static_cast<char>(value >> shift));
+}
+
 /// Reads through the pieces of a message without joining them.
 class Cursor {
  public:

@@ -25,6 +25,7 @@ enum Field : std::uint32_t {
   kChunkField = 6,
   kOffsetField = 7,
   kElementTypeField = 8,
+  kProofField = 9,
   kPayloadField = 15,
 };
 
@@ -79,6 +80,7 @@ MessagePrefix encode_prefix(const ChunkHeader& header, std::size_t payload_bytes
   append_field(out, kChunkField, header.chunk.value());
   append_field(out, kOffsetField, static_cast<std::uint64_t>(header.offset));
   append_field(out, kElementTypeField, static_cast<std::uint64_t>(header.element_type));
+  protobuf::append_fixed64(out, kProofField, header.proof);
   if (payload_bytes > 0) {
     protobuf::append_tag(out, kPayloadField, protobuf::kLengthDelimited);
     protobuf::append_varint(out, payload_bytes);
@@ -94,6 +96,7 @@ absl::StatusOr<DecodedChunk> decode_chunk(const Bytes& message) {
       message, "ChunkMessage", kPayloadField, decoded.payload,
       [&decoded](std::uint32_t field, protobuf::WireType type, std::uint64_t value) {
         if (type == protobuf::kVarint) set_field(decoded.header, field, value);
+        if (type == protobuf::kFixed64 && field == kProofField) decoded.header.proof = value;
       }));
   return decoded;
 }
@@ -136,6 +139,8 @@ const char* data_refusal_name(DataRefusal refusal) {
       return "not_finite";
     case DataRefusal::kNorm:
       return "norm";
+    case DataRefusal::kProof:
+      return "proof";
     case DataRefusal::kCount:
       break;
   }
@@ -227,6 +232,14 @@ Objection check_against_plan(const ChunkHeader& header, std::size_t payload_byte
                   header.chunk.value(), ", expected ", expected_bytes);
   }
   return {};
+}
+
+Objection check_proof(const Plan& plan, WorkerRank rank, std::uint64_t proof) {
+  if (proof == proof_at(plan.proofs.expected, rank.value())) return {};
+  return {DataRefusal::kProof,
+          absl::StrCat("a stream as worker ", rank.value(), " of epoch ", plan.epoch.value(),
+                       ", without the proof that the coordinator gave that worker: who sent it is "
+                       "not that worker")};
 }
 
 void encode_payload(ElementType type, std::span<const float> values, std::span<std::byte> out,

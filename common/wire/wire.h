@@ -55,6 +55,7 @@ struct ChunkHeader {
   ChunkId chunk;
   std::int64_t offset = 0;  ///< elements from the start of the layer
   ElementType element_type = ElementType::kNone;
+  std::uint64_t proof = 0;  ///< of a worker's messages: StreamProofs in plan.h; 0: none
 };
 
 struct DecodedChunk {
@@ -91,6 +92,7 @@ enum class DataRefusal : std::uint8_t {
   kNotFinite,  ///< factors with a NaN or an infinity, or values that the 16-bit wire type cannot
                ///< carry: the run stops
   kNorm,       ///< impossible or inconsistent sums of squares
+  kProof,      ///< a stream that does not show that it is its worker's
   kCount,      ///< number of reasons, not one itself
 };
 const char* data_refusal_name(DataRefusal refusal);  ///< "epoch", "size", ...: the metric's label
@@ -121,6 +123,10 @@ struct Objection {
 /// what only it knows: iteration, kind, whether exact parameters were requested.
 Objection check_against_plan(const ChunkHeader& header, std::size_t payload_bytes,
                              const Plan& plan);
+
+/// The check of a stream's first message, whose rank is one of the plan's: the stream must show
+/// what this node was told to expect of that worker.
+Objection check_proof(const Plan& plan, WorkerRank rank, std::uint64_t proof);
 
 // Payloads as numbers. Reading widens 16-bit elements exactly; writing rounds to nearest, ties to
 // even (common/tensor/float16.h). Little endian, like every supported machine. Pieces may be split

@@ -41,6 +41,7 @@ ChunkHeader sample_header() {
   header.chunk = ChunkId(200);
   header.offset = 1 << 20;
   header.element_type = ElementType::kFloat32;
+  header.proof = 0xF123456789ABCDEF;
   return header;
 }
 
@@ -58,6 +59,7 @@ TEST(Wire, PrefixAndPayloadAreTheProtobufMessage) {
   EXPECT_EQ(message.chunk_id(), 200u);
   EXPECT_EQ(message.offset(), 1u << 20);
   EXPECT_EQ(message.element_type(), v1::ELEMENT_TYPE_FLOAT32);
+  EXPECT_EQ(message.proof(), 0xF123456789ABCDEFu);
   EXPECT_EQ(std::memcmp(message.payload().data(), floats.data(), 12), 0);
   EXPECT_EQ(message.SerializeAsString(), bytes) << "byte for byte what protobuf would write";
 }

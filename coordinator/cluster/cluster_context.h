@@ -29,6 +29,9 @@ enum class OnShutdown { kEndJob, kKeepJob };
 struct ClusterOptions {
   MembershipOptions membership;
   JobRunOptions job;
+  /// Run directories lie in this folder; "": `runs` in the state directory. Whoever may submit a
+  /// job may have files written here, with the coordinator's rights, and nowhere else.
+  std::filesystem::path run_root;
   std::size_t max_job_bytes = 4 << 20;  ///< of a job's text, its network inline
   OnShutdown on_shutdown = OnShutdown::kEndJob;
   /// How long shutdown waits for a checkpoint of the job that trains; 0: takes none.

@@ -52,7 +52,7 @@ class ClusterSubmitTest : public ::testing::Test {
     disk.background = std::make_unique<TestBackground>(&tasks_);
     disk.open = std::move(open);
     cluster_ = std::make_unique<Cluster>(
-        ClusterOptions{},
+        ClusterOptions{.run_root = folder_},
         [](const std::string&) -> absl::StatusOr<ResolvedJob> { return toy_job(); },
         *std::move(state), &clock_, std::move(disk));
     const absl::Status restored = cluster_->restore();

@@ -156,18 +156,22 @@ void JobHost::apply_one(const JobAction& action) {
 }
 
 void JobHost::send_assignment(const SendAssignment& assignment) {
+  checkpoints_.on_epoch_begun(job_->epoch());
   v1::CoordinatorMessage message;
   v1::Assignment& assign = *message.mutable_assign();
   *assign.mutable_plan() = plan_to_message(*job_->plan());
   assign.set_job_json(job_->job_json());
   assign.set_index(assignment.index);
   assign.set_job_id(job_->description().id);
-  checkpoints_.on_epoch_begun(job_->epoch());
-  // Of epochs that are over nothing is in the making any more: what they left, goes.
   const NodeInfo* node = membership_.find(assignment.node);
-  if (node != nullptr && node->role == NodeRole::kServer) {
-    checkpoints_.send_keep(*node, active_epoch());
-  }
+  if (node == nullptr) return;  // gone: the job hears of that, too
+  const bool is_server = node->role == NodeRole::kServer;
+  const Plan& plan = *job_->plan();
+  *assign.mutable_proofs() =
+      is_server ? proofs_.for_server(plan.epoch, plan.workers(), plan.servers(), assignment.index)
+                : proofs_.for_worker(plan.epoch, plan.workers(), plan.servers(), assignment.index);
+  // Of epochs that are over nothing is in the making any more: what they left, goes.
+  if (is_server) checkpoints_.send_keep(*node, active_epoch());
   if (const CheckpointManifest* source = job_->restore()) {
     *assign.mutable_restore() = restore_to_message(*source, job_->restore_addresses());
   }

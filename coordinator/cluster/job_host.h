@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/entropy.h"
 #include "common/threads/mutex.h"
 #include "coordinator/cluster/checkpoint_book.h"
 #include "coordinator/cluster/cluster_context.h"
@@ -27,6 +28,7 @@
 #include "coordinator/cluster/watch.h"
 #include "coordinator/members/lost_time.h"
 #include "coordinator/members/node_streams.h"
+#include "coordinator/members/stream_proofs.h"
 #include "coordinator/watch/scrape_targets.h"
 #include "coordinator/watch/status_clients.h"
 
@@ -110,6 +112,7 @@ class JobHost {
   RunOutput& output_;
   std::unique_ptr<JobRun> job_;
   JobRecord record_;
+  StreamProofBook proofs_{system_random};
   LostTime lost_time_;
   CondVar changed_;  ///< after each event of the job
 };

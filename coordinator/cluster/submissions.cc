@@ -22,13 +22,34 @@ namespace {
 
 constexpr std::uint64_t kMaxRunJobFileBytes = 64 << 20;
 
-/// A run has a folder of its own, "" being one that is made for it, and not one in which the
-/// coordinator keeps its state.
-absl::Status check_run_path(const std::filesystem::path& path, const std::filesystem::path& state) {
+/// Whether `path` is `root` or lies below it, once the symbolic links on the way are followed.
+bool is_within(const std::filesystem::path& path, const std::filesystem::path& root) {
+  std::error_code error;
+  const std::filesystem::path real = std::filesystem::weakly_canonical(path, error);
+  if (error) return false;  // a loop of links, say
+  const std::filesystem::path real_root = std::filesystem::weakly_canonical(root, error);
+  if (error) return false;
+  return std::mismatch(real_root.begin(), real_root.end(), real.begin(), real.end()).first ==
+         real_root.end();
+}
+
+/// A run has a folder of its own, "" being one that is made for it, below `root`, and not one in
+/// which the coordinator keeps its state.
+absl::Status check_run_path(const std::filesystem::path& path, const std::filesystem::path& root,
+                            const std::filesystem::path& state) {
   if (path.empty()) return absl::OkStatus();
+  if (path.native().find('\0') != std::string::npos) {
+    return absl::InvalidArgumentError("the run directory's path has a zero byte in it");
+  }
   if (!path.is_absolute()) {
     return absl::InvalidArgumentError(
         absl::StrCat("the run directory ", path.string(), " must be an absolute path"));
+  }
+  if (!is_within(path, root)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--run-dir ", path.string(), " is not in ", root.string(),
+        ", where this coordinator keeps runs: choose a folder in it, leave --run-dir out, or start "
+        "the coordinator with another --run-root"));
   }
   bool is_ours = is_same_folder(path, state);
   for (std::filesystem::path folder = path; !is_ours && folder.has_relative_path();
@@ -123,7 +144,10 @@ absl::StatusOr<v1::SubmitResponse> Submissions::submit(const v1::SubmitRequest& 
   // One spelling, so that nobody takes it for another one's.
   std::filesystem::path path = plain_folder(request.run_directory());
   const std::filesystem::path state = std::filesystem::absolute(context_.state->path());
-  POSEIDON_RETURN_IF_ERROR(check_run_path(path, state));
+  const std::filesystem::path& given_root = context_.options.run_root;
+  const std::filesystem::path root =
+      given_root.empty() ? state / "runs" : std::filesystem::absolute(given_root);
+  POSEIDON_RETURN_IF_ERROR(check_run_path(path, root, state));
   POSEIDON_ASSIGN_OR_RETURN(const ResolvedJob resolved, resolver_(request.job_json()));
   POSEIDON_RETURN_IF_ERROR(check_counts(request, resolved, source.has_value()));
   for (const std::string& warning : resolved.warnings) spdlog::warn("{}", warning);
@@ -135,7 +159,7 @@ absl::StatusOr<v1::SubmitResponse> Submissions::submit(const v1::SubmitRequest& 
   };
   POSEIDON_ASSIGN_OR_RETURN(const std::uint64_t epoch, context_.state->next_epoch());
   const std::string id = absl::StrCat(file_name(resolved.name), "-", epoch);
-  if (path.empty()) path = state / "runs" / id;
+  if (path.empty()) path = root / id;
   JobDescription description = describe(request, resolved, path.string());
   description.id = id;
   description.epoch = Epoch(epoch);

@@ -24,8 +24,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A pipe that nobody reads is an error, not somebody to wait for.
-constexpr int kMetricsFlags = O_WRONLY | O_CLOEXEC | O_APPEND | O_NONBLOCK;
+/// A pipe that nobody reads is an error, not somebody to wait for. A link is an error, too: who may
+/// make one in a run's folder must not choose which file of the coordinator's is written.
+constexpr int kMetricsFlags = O_WRONLY | O_CLOEXEC | O_APPEND | O_NONBLOCK | O_NOFOLLOW;
 /// Between two attempts to write to a disk that does not take it.
 constexpr Milliseconds kRetryPause{500};
 /// Attempts once the run has ended.
@@ -37,7 +38,15 @@ constexpr std::size_t kMostAtOnce = std::size_t{1} << 20;
 /// Of a line of metrics.jsonl, generously.
 constexpr std::size_t kMaxMetricsLineBytes = 4096;
 
+absl::Status link_error(const fs::path& path) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(path.string(),
+                   " is a symbolic link, and a run writes files of its own: remove the link, or "
+                   "choose another --run-dir"));
+}
+
 absl::Status errno_status(const char* what, const fs::path& path) {
+  if (errno == ELOOP) return link_error(path);
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", what, " ", path.string()));
 }
 
@@ -49,7 +58,7 @@ absl::Status keep_cut_lines(const fs::path& metrics, std::ifstream& in, std::uin
   std::string piece;
   if (!std::getline(in, piece) || in.eof()) return absl::OkStatus();
   const fs::path beside = metrics.parent_path() / kCutMetricsFile;
-  AtomicFile file(beside);
+  AtomicFile file(beside, AtomicFile::Link::kReplace);
   POSEIDON_RETURN_IF_ERROR(file.open());
   in.seekg(static_cast<std::streamoff>(bytes));
   piece.resize(kMostAtOnce);
@@ -115,7 +124,7 @@ absl::Status check_nothing_foreign(const fs::path& run_directory) {
 // ---- ModelFile ----
 
 ModelFile::ModelFile(const fs::path& path, std::uint64_t total_bytes)
-    : file_(path), total_bytes_(total_bytes) {}
+    : file_(path, AtomicFile::Link::kReplace), total_bytes_(total_bytes) {}
 
 absl::StatusOr<std::unique_ptr<ModelFile>> ModelFile::open(const fs::path& directory,
                                                            std::uint64_t total_bytes) {
@@ -154,6 +163,7 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::open(const fs::path&
   POSEIDON_RETURN_IF_ERROR(create_folder(path));
   const fs::path metrics = path / kMetricsFile;
   std::error_code ignored;
+  if (fs::is_symlink(metrics, ignored)) return link_error(metrics);
   const bool goes_on = begin == Begin::kGoOn;
   const bool replaced = !goes_on && fs::exists(metrics, ignored);
   // A model may be weeks of work, and the run directory a slip of the hand: it goes aside, and only
@@ -391,7 +401,9 @@ absl::Status RunDirectory::write_next(std::deque<Item>& items) {
 }
 
 absl::Status RunDirectory::write_named(const File& file) {
-  const absl::Status status = write_file_atomically(path_ / file.name, file.contents);
+  const absl::Status status = write_file_atomically(
+      path_ / file.name, file.contents,
+      file.is_elsewhere() ? AtomicFile::Link::kFollow : AtomicFile::Link::kReplace);
   if (!file.is_elsewhere()) return status;
   if (status.ok()) went_back_ = false;
   const std::string why(status.message());
@@ -460,7 +472,7 @@ absl::Status RunDirectory::find_again() {
   struct stat ours {};
   struct stat there {};
   if (::fstat(metrics_fd_.get(), &ours) != 0) return errno_status("look at", metrics);
-  if (::stat(metrics.c_str(), &there) == 0) {
+  if (::lstat(metrics.c_str(), &there) == 0) {
     if (ours.st_dev == there.st_dev && ours.st_ino == there.st_ino) return absl::OkStatus();
   } else if (errno != ENOENT) {
     return errno_status("look at", metrics);

@@ -1,8 +1,13 @@
 // A run's files on disks that take nothing for a while: what waits for what, and what is said.
 
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 
+#include <cerrno>
 #include <csignal>
+#include <cstring>
+#include <fstream>
 #include <thread>
 
 #include "coordinator/records/run_directory_test_support.h"
@@ -213,15 +218,46 @@ TEST_F(RunDirectoryTest, NoOlderRecordIsWrittenAfterANewerOne) {
 }
 
 TEST_F(RunDirectoryTest, AFullDiskIsSaidPlainly) {
-  if (!fs::exists("/dev/full")) GTEST_SKIP() << "this machine has no /dev/full";
   fs::create_directories(folder_);
-  fs::create_symlink("/dev/full", folder_ / "metrics.jsonl");
+  // /dev/full by another name: whatever is written to it finds the disk full.
+  if (::mknod((folder_ / "metrics.jsonl").c_str(), S_IFCHR | 0666, makedev(1, 7)) != 0) {
+    GTEST_SKIP() << "no device can be made here: " << std::strerror(errno);
+  }
   auto directory = open();
   directory->append_line("x", snapshot_id(Epoch(3), 1));
   directory.reset();
   EXPECT_TRUE(written_.empty());
   ASSERT_EQ(errors_.size(), 1u);
   EXPECT_THAT(errors_[0].ToString(), HasSubstr("No space left on device"));
+}
+
+/// Who may make a link in the folder must not choose what is overwritten.
+TEST_F(RunDirectoryTest, LinksAreNotFollowed) {
+  const fs::path other = fs::path(folder_).concat(".other");
+  std::ofstream(other) << "precious";
+  fs::create_directories(folder_);
+  fs::create_symlink(other, folder_ / "metrics.jsonl");
+  const auto refused = RunDirectory::open(folder_, RunDirectory::Begin::kAnew, {});
+  EXPECT_TRUE(absl::IsInvalidArgument(refused.status())) << refused.status();
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr("metrics.jsonl is a symbolic link"));
+  MetricsProgress progress;
+  EXPECT_TRUE(absl::IsInvalidArgument(RunDirectory::reopen(folder_, {}, progress).status()));
+
+  fs::remove(folder_ / "metrics.jsonl");
+  auto directory = open();
+  fs::create_symlink(other, folder_ / "job.json");
+  fs::create_symlink(other, folder_ / "model.safetensors");
+  directory->write_file("job.json", "{}");
+  auto model = directory->receive_model(5);
+  ASSERT_TRUE(model.ok()) << model.status();
+  ASSERT_TRUE((*model)->append(0, "model").ok());
+  ASSERT_TRUE((*model)->commit().ok());
+  directory.reset();
+  EXPECT_EQ(read_file(folder_ / "job.json"), "{}");
+  EXPECT_EQ(read_file(folder_ / "model.safetensors"), "model");
+  EXPECT_EQ(read_file(other), "precious");
+  fs::remove(other);
 }
 
 /// What cannot be written when another process goes on is not the run's end.

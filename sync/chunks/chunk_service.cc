@@ -145,6 +145,17 @@ ReadNext ChunkService::on_message(Session& session, const Bytes& message) {
            absl::StatusCode::kInvalidArgument);
     return ReadNext::kContinue;
   }
+  if (!session.rank_) {
+    // Of another epoch or rank, the holder refuses it.
+    const Plan& plan = holder_->plan();
+    const ChunkHeader& header = decoded->header;
+    if (header.epoch == plan.epoch && header.rank.value() < plan.workers()) {
+      if (const Objection objection = check_proof(plan, header.rank, header.proof)) {
+        refuse(session, objection, absl::StatusCode::kInvalidArgument);
+        return ReadNext::kContinue;
+      }
+    }
+  }
   const ChunkDecision decision = take(*decoded);
   const bool harmless = decision.objection.reason == DataRefusal::kDuplicate;
   if (decision.objection && !harmless) {

@@ -3,6 +3,7 @@
 #include "sync/chunks/chunk_service.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,7 +46,10 @@ class StillTransport final : public Transport {
 /// Takes writes, and confirms them when the test says so.
 class SlowStream final : public Stream {
  public:
-  explicit SlowStream(std::vector<std::uint32_t>* written) : written_(written) {}
+  /// `closed` may be null: then nobody may close it.
+  explicit SlowStream(std::vector<std::uint32_t>* written,
+                      std::optional<absl::Status>* closed = nullptr)
+      : written_(written), closed_(closed) {}
   void write(OutgoingMessage message) override {
     std::string text(message.prefix.view());
     text.append(reinterpret_cast<const char*>(message.payload.data()), message.payload.size());
@@ -54,11 +58,15 @@ class SlowStream final : public Stream {
     written_->push_back(decoded->header.chunk.value());
   }
   void resume_reads() override {}
-  void close(const absl::Status& status) override { FAIL() << status; }
+  void close(const absl::Status& status) override {
+    ASSERT_NE(closed_, nullptr) << status;
+    *closed_ = status;
+  }
   std::string peer() const override { return "worker"; }
 
  private:
   std::vector<std::uint32_t>* const written_;
+  std::optional<absl::Status>* const closed_;
 };
 
 /// Answers each question with the chunk's parameters, in float32 where `exact` says so.
@@ -66,6 +74,7 @@ class Holder final : public ChunkHolder {
  public:
   explicit Holder(Plan plan) : plan_(std::move(plan)) {}
   ChunkDecision on_message(const DecodedChunk& message) override {
+    ++messages_;
     ChunkDecision decision;
     decision.delivery = Delivery{.chunk = message.header.chunk,
                                  .only = message.header.rank,
@@ -81,8 +90,10 @@ class Holder final : public ChunkHolder {
   const Plan& plan() const override { return plan_; }
   std::int64_t pending_bytes() const override { return 0; }
   std::uint32_t fan_out_start() const override { return 0; }
+  int messages() const { return messages_; }
 
  private:
+  int messages_ = 0;
   const Plan plan_;
   const std::vector<float> values_ = std::vector<float>(4, 1.0f);
 };
@@ -143,6 +154,78 @@ TEST_F(ChunkServiceOrder, ExactParametersGoWhenNothingElseWaits) {
   ask(4);
   ask(3);
   EXPECT_THAT(written_to_the_end(), ElementsAre(5, 3, 4, 0));
+}
+
+/// Two workers whose streams have to show what the coordinator drew.
+class ChunkServiceProof : public ::testing::Test {
+ protected:
+  static constexpr std::uint64_t kProofs[] = {11, 22};
+  /// One stream, and what it was told at its end.
+  struct Caller {
+    StreamHandler* handler = nullptr;
+    std::vector<std::uint32_t> written;
+    std::optional<absl::Status> closed;
+  };
+
+  ChunkServiceProof() {
+    Plan plan = toy_plan(2, 1, std::vector<std::int64_t>(kChunks, 4), 4);
+    plan.proofs.expected.assign(std::begin(kProofs), std::end(kProofs));
+    holder_ = std::make_unique<Holder>(plan);
+    service_.open(holder_.get(), &traffic_);
+  }
+  std::unique_ptr<Caller> call() {
+    auto caller = std::make_unique<Caller>();
+    caller->handler =
+        service_.on_accept(std::make_unique<SlowStream>(&caller->written, &caller->closed));
+    return caller;
+  }
+  void push(Caller& caller, std::uint32_t rank, std::uint64_t proof) {
+    ChunkHeader header;
+    header.kind = ChunkKind::kPushGradient;
+    header.element_type = ElementType::kFloat32;
+    header.epoch = holder_->plan().epoch;
+    header.rank = WorkerRank(rank);
+    header.proof = proof;
+    caller.handler->on_message(
+        bytes_of(std::string(encode_prefix(header, 16).view()) + std::string(16, '\0')));
+  }
+
+  StillTransport transport_;
+  RefusalCounts refusals_;
+  TrafficProbe traffic_{kChunks};
+  std::unique_ptr<Holder> holder_;
+  ChunkService service_{&transport_, &refusals_, RelayEnd::kNone, {}, {}};
+};
+
+TEST_F(ChunkServiceProof, WhoDoesNotShowItPushesNothingAndDisplacesNobody) {
+  const auto worker = call();
+  push(*worker, 1, 22);
+  ASSERT_EQ(holder_->messages(), 1);
+  EXPECT_EQ(worker->written.size(), 1U);
+  for (const std::uint64_t proof : {0, 11, 23}) {  // none, that of another worker, a guess
+    const auto stranger = call();
+    push(*stranger, 1, proof);
+    ASSERT_TRUE(stranger->closed.has_value()) << proof;
+    EXPECT_TRUE(absl::IsInvalidArgument(*stranger->closed)) << *stranger->closed;
+    EXPECT_THAT(std::string(stranger->closed->message()),
+                testing::HasSubstr("refused (proof): a stream as worker 1"));
+  }
+  EXPECT_EQ(refusals_.of(DataRefusal::kProof), 3U);
+  EXPECT_EQ(holder_->messages(), 1) << "a gradient was taken from a stranger";
+  EXPECT_FALSE(worker->closed.has_value()) << *worker->closed;
+  push(*worker, 1, 0);  // on the same stream it need not be shown again
+  EXPECT_EQ(holder_->messages(), 2);
+}
+
+TEST_F(ChunkServiceProof, AWorkerWhoseStreamBrokeAtItsEndTakesItsPlaceAgain) {
+  const auto before = call();
+  push(*before, 0, 11);
+  const auto after = call();
+  push(*after, 0, 11);
+  EXPECT_FALSE(after->closed.has_value());
+  ASSERT_TRUE(before->closed.has_value());
+  EXPECT_TRUE(absl::IsAborted(*before->closed)) << *before->closed;
+  EXPECT_EQ(holder_->messages(), 2);
 }
 
 }  // namespace

@@ -96,6 +96,7 @@ void FactorExchange::greet(Peer& peer) {
   FactorHeader hello;
   hello.epoch = route_.plan().epoch;
   hello.rank = route_.rank();
+  hello.proof = proof_at(route_.plan().proofs.to_workers, peer.rank.value());
   peer.stream->write({.prefix = encode_prefix(hello, 0)});
 }
 
@@ -112,6 +113,7 @@ absl::Status FactorExchange::admit(const PeerStream& stream, const FactorHeader&
                  absl::StrCat("worker ", hello.rank.value(), " does not connect to worker ",
                               route_.rank().value(), ": the lower rank does")};
   }
+  if (!objection) objection = check_proof(plan, hello.rank, hello.proof);
   if (!objection && failed_) return absl::AbortedError("this worker's run has failed");
   if (!objection) return absl::OkStatus();
   peers_access_.door->count_refusal(stream, objection);
@@ -186,6 +188,14 @@ void FactorExchange::on_message(PeerStream& stream, const Bytes& message) {
   if (decoded->header.kind == FactorKind::kHello) {
     landing.objection = check_against_plan(decoded->header, decoded->payload.size(), route_.plan(),
                                            route_.piece_elements());
+    if (!landing.objection && decoded->header.rank != peer.rank) {
+      landing.objection = {DataRefusal::kRank,
+                           absl::StrCat("a HELLO of worker ", decoded->header.rank.value(),
+                                        " on the stream of worker ", peer.rank.value())};
+    }
+    if (!landing.objection) {
+      landing.objection = check_proof(route_.plan(), peer.rank, decoded->header.proof);
+    }
   } else {
     landing = route_.on_message(peer.rank, *decoded);
   }

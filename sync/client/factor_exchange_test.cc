@@ -281,6 +281,54 @@ TEST_F(FactorExchangeTest, StrangersAreTurnedAwayWithAReason) {
   EXPECT_FALSE(host.failure && !absl::IsUnavailable(*host.failure));
 }
 
+TEST_F(FactorExchangeTest, WhoDoesNotProveItsRankDisplacesNobody) {
+  make(2, 0b11);
+  // What worker 0 shows to worker 1 is 70, and back 71.
+  Plan plan = plan_;
+  plan.proofs = {.expected = {1, 71}, .to_servers = {5}, .to_workers = {1, 70}};
+  workers_[0] = std::make_unique<Worker>(network_, plan, 0);
+  plan.proofs = {.expected = {70, 1}, .to_servers = {5}, .to_workers = {71, 1}};
+  workers_[1] = std::make_unique<Worker>(network_, plan, 1);
+  begin_all();
+  run();
+  ASSERT_TRUE(workers_[1]->initialised);
+  for (const std::uint64_t proof : {0, 71, 5}) {
+    const auto stranger = connect("worker1");
+    FactorHeader hello = header(FactorKind::kHello, 0);
+    hello.proof = proof;
+    stranger->say(hello);
+    run();
+    ASSERT_TRUE(stranger->closed.has_value());
+    EXPECT_THAT(std::string(stranger->closed->message()),
+                HasSubstr("refused (proof): a stream as worker 0"));
+  }
+  EXPECT_EQ(workers_[1]->refusals.of(DataRefusal::kProof), 3U);
+  for (const std::uint32_t rank : {0, 1}) workers_[rank]->ready(0);
+  run();
+  for (const std::uint32_t rank : {0, 1}) {
+    EXPECT_EQ(workers_[rank]->complete, 0) << "worker " << rank;
+    EXPECT_FALSE(workers_[rank]->failure.has_value()) << *workers_[rank]->failure;
+  }
+}
+
+// A machine that got the address of a worker answers in its stead.
+TEST_F(FactorExchangeTest, WhoAnswersWithoutTheProofIsNoWorker) {
+  Plan plan = plan_of(2);
+  plan.proofs = {.expected = {1, 71}, .to_servers = {5}, .to_workers = {1, 70}};
+  plan_ = plan;
+  workers_[0] = std::make_unique<Worker>(network_, plan, 0);
+  Puppet stranger;
+  ASSERT_TRUE(network_.endpoint("worker1").listen("worker1", &stranger).ok());
+  workers_[0]->begin();
+  run(Milliseconds(20));
+  ASSERT_EQ(stranger.heard.size(), 1U);
+  EXPECT_EQ(stranger.heard[0].proof, 70U);
+  stranger.say(header(FactorKind::kHello, 1));
+  run();
+  ASSERT_TRUE(workers_[0]->failure.has_value());
+  EXPECT_THAT(std::string(workers_[0]->failure->message()), HasSubstr("(proof)"));
+}
+
 TEST_F(FactorExchangeTest, WithoutAJobStreamsAreAskedToComeAgain) {
   make(2, 0b10);
   const auto puppet = connect("worker1");

@@ -29,7 +29,9 @@ bool is_behind_relay(const Plan& plan, WorkerRank rank) {
 }
 
 Plan behind_relay(Plan plan, WorkerRank rank) {
-  plan.server_addresses = {plan.worker_addresses[leader_of(plan, rank).value()]};
+  const WorkerRank leader = leader_of(plan, rank);
+  plan.server_addresses = {plan.worker_addresses[leader.value()]};
+  plan.proofs.to_servers = {proof_at(plan.proofs.to_workers, leader.value())};
   for (PlanChunk& chunk : plan.chunks) chunk.server = ServerIndex(0);
   return plan;
 }

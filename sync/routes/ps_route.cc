@@ -154,6 +154,7 @@ std::optional<PsRoute::Outgoing> PsRoute::next_message(ServerIndex server) {
   header.rank = rank_;
   header.chunk = *next;
   header.offset = place.offset;
+  header.proof = proof_at(plan_.proofs.to_servers, server.value());
   OutgoingMessage message;
   const auto part = [&place](std::span<const float> whole) {
     return whole.subspan(static_cast<std::size_t>(place.offset),

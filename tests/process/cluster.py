@@ -300,7 +300,7 @@ class Cluster:
         name = f"coordinator-{len(self.coordinators)}" if self.coordinators else "coordinator"
         self.coordinator, self.address = self._listening(
             name, "poseidon-coordinator", "--listen", self.address, "--state-dir", self.test.folder / "state",
-            "--lease-ms", self.lease_ms, "--heartbeat-ms", self.lease_ms // 5, *self.options, *self.of_coordinator,
+            "--run-root", self.test.folder, "--lease-ms", self.lease_ms, "--heartbeat-ms", self.lease_ms // 5, *self.options, *self.of_coordinator,
             *self.proofs("coordinator"))
         self.coordinators.append(self.coordinator)
 

@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import threading
 import time
@@ -402,7 +403,10 @@ class FullDisk(ProcessTest):
         self.assertEqual(submitted.returncode, 0, submitted.stderr)
         wait_for("job.json", lambda: (run / "job.json").exists())
         (run / "metrics.jsonl").unlink()
-        (run / "metrics.jsonl").symlink_to("/dev/full")
+        try:
+            os.mknod(run / "metrics.jsonl", stat.S_IFCHR | 0o666, os.makedev(1, 7))  # /dev/full
+        except PermissionError:
+            self.skipTest("SKIPPED: no device can be made here")
         cluster.add(workers=1, servers=1)
         wait_for("the end", lambda: cluster.status()["state"] in ("done", "failed"))
         status = cluster.status()

@@ -6,7 +6,7 @@ namespace poseidon::sim {
 
 absl::Status SimWorker::Job::prepare() {
   if (halting_) return absl::CancelledError("halted");
-  POSEIDON_ASSIGN_OR_RETURN(plan_, plan_from_message(assignment_.plan()));
+  POSEIDON_ASSIGN_OR_RETURN(plan_, plan_from_assignment(assignment_, AssignedRole::kWorker));
   POSEIDON_ASSIGN_OR_RETURN(job_, parse_job(assignment_.job_json()));
   POSEIDON_ASSIGN_OR_RETURN(const NetSpec net, resolve_network(job_.model, "."));
   rank_ = WorkerRank(assignment_.index());

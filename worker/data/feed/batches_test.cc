@@ -570,7 +570,7 @@ TEST(Batches, OpenTheRealDigits) {
   data.train.images = folder + "README.md";
   EXPECT_THAT(
       std::string(TrainBatches::open(data, input, 10, placement(4, 1, 32)).status().message()),
-      HasSubstr("README.md: starts with bytes"));
+      HasSubstr("README.md: is neither IDX"));
   data.test->labels = folder + "none";
   EXPECT_THAT(
       std::string(TestBatches::open(data, input, 10, placement(4, 1, 32)).status().message()),

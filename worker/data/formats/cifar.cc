@@ -53,10 +53,12 @@ absl::Status decode_cifar(std::string_view file_bytes, std::string_view source, 
   for (std::size_t i = 0; i < records; ++i) {
     const auto label = static_cast<std::uint8_t>(file_bytes[i * record_bytes + layout.label_at]);
     if (label < allowed) continue;
-    return absl::InvalidArgumentError(str_cat(source, ": label ", i, " is ", label,
-                                              ", expected 0 to ", allowed - 1,
-                                              " (the network tells ", classes, " classes apart, ",
-                                              layout.name, " has ", layout.classes, ")"));
+    const std::string why = classes < layout.classes
+                                ? str_cat("the network tells ", classes, " classes apart, ",
+                                          layout.name, " has ", layout.classes)
+                                : str_cat("is it ", layout.name, " in binary form?");
+    return absl::InvalidArgumentError(
+        str_cat(source, ": label ", i, " is not one of 0 to ", allowed - 1, "; ", why));
   }
   for (std::size_t i = 0; i < records; ++i) {
     const std::string_view record = file_bytes.substr(i * record_bytes, record_bytes);

@@ -24,15 +24,13 @@ absl::Status error(std::string_view source, std::string_view message) {
 
 absl::Status check_magic(const std::uint8_t* magic, std::string_view source) {
   if (magic[0] != 0 || magic[1] != 0) {
-    return error(source, str_cat("starts with bytes ", magic[0], ", ", magic[1],
-                                 ", not 0, 0: neither IDX nor gzip"));
+    return error(source, "is neither IDX (it would begin with two zero bytes) nor gzip");
   }
   if (magic[2] != kUint8Type) {
-    return error(source, str_cat("IDX element type ", magic[2], "; only type 8 (uint8) is read"));
+    return error(source, "is no IDX file of bytes (uint8), the only element type that is read");
   }
   if (magic[3] < 1 || magic[3] > kMaxDimensions) {
-    return error(source,
-                 str_cat("IDX with ", magic[3], " dimensions; expected 1 (labels) or 3 (images)"));
+    return error(source, "is an IDX file with neither 1 dimension (labels) nor 3 (images)");
   }
   return absl::OkStatus();
 }
