@@ -107,13 +107,13 @@ class NodeStream final : public NodeLink,
     v1::NodeMessage message;
     if (!grpc::SerializationTraits<v1::NodeMessage>::Deserialize(&incoming_, &message).ok()) {
       cluster_->count_refusal(Refusal::kMalformed, absl::StrCat("Attach from ", context_->peer(),
-                                                                ": bytes that are no message"));
-      cluster_->on_end(this, "sent bytes that are no message");
-      close(absl::InvalidArgumentError("bytes that are no message"));
+                                                                ": bytes that are not a message"));
+      cluster_->on_end(this, "sent bytes that are not a message");
+      close(absl::InvalidArgumentError("bytes that are not a message"));
       return;
     }
     if (const absl::Status may = may_say(message); !may.ok()) {
-      cluster_->on_end(this, "is not what it says");
+      cluster_->on_end(this, "claims a role that its certificate does not have");
       close(may);
       return;
     }
@@ -282,7 +282,7 @@ class UnreadableCall final : public grpc::experimental::Interceptor {
     if (has_read && batch->GetRecvMessage() == nullptr) {
       cluster_->count_refusal(Refusal::kMalformed, absl::StrCat(call_->method(), " from ",
                                                                 call_->server_context()->peer(),
-                                                                ": bytes that are no message"));
+                                                                ": bytes that are not a message"));
     }
     batch->Proceed();
   }
@@ -498,8 +498,8 @@ class CoordinatorServer final : public CoordinatorService {
     status_ = *std::move(page);
     if (!is_loopback_host(listen->host) && !security_->has_tls()) {
       spdlog::warn(
-          "the status page is open to whoever reaches {}, without a password; a port alone "
-          "(--status-listen {}) keeps it on this machine",
+          "the status page at {} is open to everybody who reaches that address, without a "
+          "password; --status-listen {} (a port only) keeps it on this machine",
           to_string(*listen), listen->port);
     }
     return absl::OkStatus();

@@ -109,7 +109,7 @@ TEST_F(ServiceTest, BytesThatAreNoMessageAreCountedAndSayWhoseTheyAre) {
   EXPECT_EQ(refused("malformed"), ++sent);
   EXPECT_THAT(log.end(), HasSubstr("[warning] refused a message (malformed, number 1): Attach"));
   EXPECT_THAT(log.end(), ContainsRegex("number 3\\): /poseidon.v1.Coordinator/GetStatus from "
-                                       "ipv4:127.0.0.1:[0-9]+: bytes that are no message"));
+                                       "ipv4:127.0.0.1:[0-9]+: bytes that are not a message"));
 }
 
 TEST_F(ServiceTest, JoinsThatMakeNoSenseEndTheClientAtOnce) {

@@ -56,8 +56,8 @@ absl::StatusOr<DatasetIdentity> identify(const Dataset& dataset) {
   POSEIDON_ASSIGN_OR_RETURN(const DatasetIdentity identity, identity_of(dataset));
   if (identity.digest == 0) {
     spdlog::warn(
-        "{}: not compared with what other workers have, but for the number of samples: one of the "
-        "{} that stand for all cannot be read ('poseidon data check' names it)",
+        "{}: only the number of samples is compared with other workers, because one of the {} "
+        "samples to compare cannot be read ('poseidon data check' names it)",
         dataset.name(), std::min(dataset.size(), kIdentitySamples));
   }
   return identity;
@@ -399,14 +399,14 @@ void WorkerJob::wait_for_stop() {
         return stopped_ || halting_;
       })) {
     log_no_word("that all workers have finished",
-                "what this one sent last is sent to nobody again");
+                "this worker's last messages will not be sent again");
   }
 }
 
 Nanoseconds WorkerJob::stop_timeout() const { return options_.away_timeout + kStopMargin; }
 
 void WorkerJob::log_no_word(const char* awaited, const char* then) const {
-  spdlog::error("epoch {}: in {:.0f} s the coordinator did not say {}; {}", epoch_.value(),
+  spdlog::error("epoch {}: for {:.0f} s the coordinator did not say {}; {}", epoch_.value(),
                 seconds(stop_timeout()), awaited, then);
 }
 
@@ -503,7 +503,7 @@ std::optional<v1::SaveCheckpoint> WorkerJob::next_held_save() {
   if (!changed_.wait_for(mutex_, stop_timeout(), [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         return stopped_ || held_save_;
       })) {
-    log_no_word("what it wants of the halted epoch, or that it is over", "its states are freed");
+    log_no_word("what to save of the halted epoch", "this worker frees its state");
     return std::nullopt;
   }
   return stopped_ ? std::nullopt : std::exchange(held_save_, std::nullopt);

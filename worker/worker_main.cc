@@ -43,19 +43,21 @@ struct MainOptions {
 };
 
 void add_options(CLI::App& app, MainOptions& options) {
-  app.add_option("--listen", options.listen,
-                 "ADDR:PORT for other workers; without it any port of the address from which the "
-                 "coordinator is reached");
-  app.add_option("--threads", options.threads, "threads of the engine; 0: all cores")
+  app.add_option(
+      "--listen", options.listen,
+      "ADDR:PORT to listen on for other workers (default: any free port of the address that "
+      "reaches the coordinator)");
+  app.add_option("--threads", options.threads, "threads that compute; 0: all cores")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   app.add_option("--data-threads", options.data_threads,
                  "threads that read and decode samples; 0: half of the cores")
       ->check(CLI::Range(0, kMaxDataThreads))
       ->capture_default_str();
-  app.add_option("--server-timeout-s", options.server_timeout_s,
-                 "how long a server or another worker may be out of reach before the job recovers "
-                 "without it")
+  app.add_option(
+         "--server-timeout-s", options.server_timeout_s,
+         "seconds that a server or another worker may be unreachable before the job recovers "
+         "without it")
       ->check(CLI::Range(std::int64_t{1}, kMaxWaitS))
       ->capture_default_str();
   add_node_options(app, options.node);

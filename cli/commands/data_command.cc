@@ -53,7 +53,7 @@ absl::StatusOr<std::string> format_of(const DataSourceOptions& options) {
     return std::string(is_packed ? "records" : "image_folder");
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      source.string(), ": is a file; say what is in it with --format idx, cifar10 or cifar100"));
+      source.string(), ": is a file; name its format with --format idx, cifar10 or cifar100"));
 }
 
 int threads_of(const DataSourceOptions& options) {

@@ -118,7 +118,7 @@ std::vector<std::string> told_silence(std::vector<std::string> lines, const std:
                                       Nanoseconds silence, const TopSize& size) {
   std::string line = absl::StrCat("the coordinator at ", address, " has not answered for ",
                                   std::chrono::duration_cast<std::chrono::seconds>(silence).count(),
-                                  " s; this is older:");
+                                  " s; the status below is older:");
   if (size.columns > 0) line.resize(utf8_prefix(line, size.columns).size());
   lines.insert(lines.begin(), std::move(line));
   return lines;

@@ -56,9 +56,9 @@ class Doctor {
 
   std::vector<Finding> run() {
     if (f_.iteration_s <= 0.0 || f_.workers.empty()) {
-      add(Finding::Kind::kUnknown, "", 0.0, "there are too few iterations in the trace to tell",
-          "ask again while the job trains, with more --iterations; where they take minutes, "
-          "`poseidon trace --timeout-s` waits longer");
+      add(Finding::Kind::kUnknown, "", 0.0, "the trace has too few iterations for a diagnosis",
+          "run it again while the job trains, with more --iterations; when iterations take "
+          "minutes, `poseidon trace --timeout-s` waits longer");
       return findings_;
     }
     const bool link = one_node();
@@ -373,15 +373,16 @@ class Doctor {
                                    : "";
     if (f_.one_host) {
       links =
-          "all nodes are on one machine: no network is between them, but its cores and its memory";
+          "all nodes are on one machine: they share its cores and memory, without a network "
+          "between them";
       remedies.front() =
           "see whether a process there is stopped or short of CPU (top), and whether they send "
           "through shared memory";
     } else if (!shared.empty()) {
-      links = absl::StrCat("all of them pass the link of ", shared,
-                           ", so it may be this one alone that is slow");
+      links =
+          absl::StrCat("all of them pass the link of ", shared, ", so this link alone may be slow");
       remedies.insert(remedies.begin(),
-                      absl::StrCat("look whether the link of ", shared, " gives what it should"));
+                      absl::StrCat("check whether the link of ", shared, " reaches its speed"));
     }
     const double times = needs / std::max(has, 1.0);
     if (times > 1.0 && f_.batch_size > 0 && is_by_ps) {
@@ -393,7 +394,7 @@ class Doctor {
         absl::StrFormat("%s too small for the job: every worker waits, %s of each "
                         "iteration on average; %s go one way of %s per iteration and get %s "
                         "there, %s",
-                        f_.one_host ? "what moves messages is" : "the network is",
+                        f_.one_host ? "the transport of messages is" : "the network is",
                         short_percent(stall_s_ / f_.iteration_s), bytes_text(bytes), busiest->name,
                         bits_text(has), links),
         absl::StrJoin(remedies, "; "));
@@ -415,7 +416,7 @@ class Doctor {
                        "trace shows "
                        "whether its factors come late or its product takes long"
         : worst.fully_connected_by_ps
-            ? "see whether it had better go by SFB (sync.scheme \"auto\", poseidon plan)"
+            ? "check whether SFB is better for it (sync.scheme \"auto\", poseidon plan)"
             : "smaller chunks (sync.chunk_bytes) spread it over more servers; poseidon trace shows "
               "where its chunks spend their time");
   }

@@ -222,7 +222,7 @@ const std::vector<Case> kCases = {
        slow_network(f);
        f.one_host = true;
      },
-     Finding::Kind::kNetwork, "", "all nodes are on one machine: no network is between them"},
+     Finding::Kind::kNetwork, "", "all nodes are on one machine: they share its cores and memory"},
     {"samples_of_one_worker",
      [](DoctorFacts& f) {
        f.iteration_s = 0.2;
@@ -419,7 +419,7 @@ TEST(DiagnoseNetwork, ALinkThatAllMessagesPassMayBeTheOnlySlowOne) {
   const auto findings = diagnose(facts);
   ASSERT_EQ(findings[0].kind, Finding::Kind::kNetwork);
   EXPECT_THAT(findings[0].what, HasSubstr("all of them pass the link of server 0"));
-  EXPECT_THAT(findings[0].remedy, StartsWith("look whether the link of server 0"));
+  EXPECT_THAT(findings[0].remedy, StartsWith("check whether the link of server 0"));
 }
 
 TEST(Diagnose, TheMostExpensiveComesFirst) {

@@ -84,8 +84,7 @@ std::vector<TimedNode> whole_iterations(const TraceData& trace, std::vector<std:
     const Iteration whole_until = newest_of[n] - 1;
     if (is_cut && whole_until < first + kFewestIterations) {
       notes.push_back(absl::StrCat(nodes[n].name(), ": its events are of less than ",
-                                   kFewestIterations,
-                                   " whole iterations, nothing more is said of it"));
+                                   kFewestIterations, " whole iterations, so it is left out"));
       continue;
     }
     if (is_cut) end = std::min(end, whole_until);

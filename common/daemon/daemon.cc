@@ -110,7 +110,7 @@ absl::StatusOr<HostPort> parse_host_port(std::string_view text, PortZero port_ze
   } else {
     if (host.empty()) return wrong_address(text, "the host is missing");
     if (!std::all_of(host.begin(), host.end(), plain_host_character)) {
-      return wrong_address(text, "the host has a character that no host has (IPv6 needs brackets)");
+      return wrong_address(text, "the host has an invalid character (IPv6 needs brackets)");
     }
   }
   if (host.size() > kMaxHostLength) return wrong_address(text, "the host is too long");

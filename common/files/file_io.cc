@@ -167,7 +167,7 @@ absl::StatusOr<Descriptor> lock_file(const std::filesystem::path& path) {
   if (!file.is_open()) return system_error(path, "cannot create", errno);
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) {  // of some network file systems
-      return system_error(path, "cannot lock, which this file system may not offer", errno);
+      return system_error(path, "cannot lock (the file system may not support it)", errno);
     }
     return absl::AlreadyExistsError(str_cat(path.string(), ": another process has locked it"));
   }

@@ -160,7 +160,7 @@ absl::StatusOr<Json> parse_json(std::string_view text, std::string_view source,
                                               limits.max_bytes, " are allowed"));
   }
   if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) {
-    return absl::InvalidArgumentError(str_cat(source, ": is empty; a JSON object {...} is wanted"));
+    return absl::InvalidArgumentError(str_cat(source, ": is empty; expected a JSON object {...}"));
   }
   // The parser takes it for the end, whatever comes behind it.
   if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
@@ -455,8 +455,8 @@ absl::StatusOr<nlohmann::json> parse_checked_json(std::string_view text, std::st
     if (sum != is || !text.starts_with(head(sum))) {
       return absl::DataLossError(str_cat(
           source, ": its checksum is ", printable(sum), ", and that of what follows it ", is,
-          ": a disk or a memory has changed the file since it was written; take a copy that "
-          "is whole. Whoever has changed it on purpose takes the line of the checksum out"));
+          ": the file has changed since it was written (a faulty disk or memory?); use an intact "
+          "copy. If you changed it on purpose, remove the line with the checksum"));
     }
   }
   POSEIDON_ASSIGN_OR_RETURN(nlohmann::json json, parse_json(text, source, limits));

@@ -181,11 +181,11 @@ void FrameReader::take_header() {
     bytes |= std::to_integer<std::uint32_t>(header_[4 + i]) << (8 * i);
   }
   if ((header_[1] | header_[2] | header_[3]) != std::byte{0}) {
-    return over(Broken{"a frame whose header makes no sense"});
+    return over(Broken{"a frame with an invalid header"});
   }
   kind_ = static_cast<FrameKind>(header_[0]);
   if (expects_opening_ != (kind_ == FrameKind::kOpen)) {
-    return over(Broken{expects_opening_ ? "a stream that does not say what it is for"
+    return over(Broken{expects_opening_ ? "a stream whose first frame is not an opening"
                                         : "an opening of a stream that is open"});
   }
   const bool is_within_message = message_ != nullptr;
@@ -208,7 +208,7 @@ void FrameReader::take_header() {
       if (bytes > kMaxOpeningBytes) return over(Broken{"an opening that is too long"});
       break;
     case FrameKind::kAlive:
-      if (bytes != 0) return over(Broken{"a sign of life that says more"});
+      if (bytes != 0) return over(Broken{"a keepalive frame with a payload"});
       break;
     default:
       return over(Broken{"a frame of an unknown kind"});

@@ -153,7 +153,7 @@ TEST_F(Frames, AnOpeningComesFirstAndOnce) {
   FrameWriter hasty;
   hasty.send(message_of("m"));
   bring(other, drain(hasty), none);
-  EXPECT_EQ(none.broken, "a stream that does not say what it is for");
+  EXPECT_EQ(none.broken, "a stream whose first frame is not an opening");
   EXPECT_THAT(none.messages, IsEmpty());
 }
 

@@ -134,7 +134,7 @@ void parse_pinned_plan(JsonFields& fields, SyncSpec& spec) {
     spec.plan = path;
   }
   if (spec.scheme != "auto" || !spec.layer_schemes.empty()) {
-    fields.refuse("plan", "cannot stand beside sync.scheme: schemes come from one of them");
+    fields.refuse("plan", "cannot be combined with sync.scheme: schemes come from one of them");
   }
 }
 

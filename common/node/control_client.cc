@@ -226,8 +226,7 @@ absl::Status ControlClient::Impl::serve() {
       const bool explains = !absl::IsDeadlineExceeded(status) || last_reason.empty();
       return gave_up(patience, explains ? std::string(status.message()) : last_reason);
     } else if (status.message() != std::exchange(last_reason, std::string(status.message()))) {
-      spdlog::info("the coordinator at {} is not reached yet: {}", options_.coordinator,
-                   last_reason);
+      spdlog::info("cannot reach the coordinator at {} yet: {}", options_.coordinator, last_reason);
     }
     if (is_final(status)) {
       end_part();

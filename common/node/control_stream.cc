@@ -109,7 +109,7 @@ ReadNext ControlStream::on_message(Bytes message) {
   std::optional<v1::CoordinatorMessage> decoded = decode(message);
   if (!decoded) {
     end_with(absl::UnavailableError(
-        absl::StrCat("the coordinator sent ", message.size(), " bytes that are no message")));
+        absl::StrCat("the coordinator sent ", message.size(), " bytes that are not a message")));
     return ReadNext::kPause;
   }
   const MutexLock lock(mutex_);

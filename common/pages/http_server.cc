@@ -217,7 +217,7 @@ class HttpServer::Impl {
     door_->start([this](int socket) { take(socket); },
                  [this](const std::string& peer, ConnectionDoor::Refusal /*too many*/) {
                    security_->refuse(PeerRefusal::kTooMany, peer,
-                                     "as many connections as this port may have are open");
+                                     "this port has its maximum number of connections");
                  });
     return absl::OkStatus();
   }
@@ -291,9 +291,9 @@ class HttpServer::Impl {
       impl.last_words_ = std::string(absl::StripAsciiWhitespace(text.data()));
     } else if (std::string_view(format).find("handshake") != std::string_view::npos) {
       impl.security_->refuse(
-          PeerRefusal::kHandshake, "who asked for a page",
+          PeerRefusal::kHandshake, "a request for a page",
           "a TLS handshake failed: does the other side speak plain text (http:// for https://), "
-          "did it not like our certificate, or did it take too long?");
+          "did it reject our certificate, or did it take too long?");
     }
   }
 
@@ -323,7 +323,7 @@ class HttpServer::Impl {
                      const char* version, bool is_tls) const {
     const std::string path = text_or_empty(url);
     if (!path.starts_with('/') || !text_or_empty(version).starts_with("HTTP/1.")) {
-      return answer(connection, text_response(400, "this is no request of HTTP/1.1\n"));
+      return answer(connection, text_response(400, "this is not an HTTP/1.1 request\n"));
     }
     if (is_tls) {
       const std::vector<std::string> shown = certificates_of(connection);

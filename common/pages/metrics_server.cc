@@ -40,7 +40,7 @@ HttpResponse health(const LoopPulse& pulse) {
 HttpResponse answer(const HttpRequest& request, const MetricsServer::Page& page,
                     const LoopPulse& pulse) {
   if (request.method != "GET" && request.method != "HEAD") {
-    HttpResponse refused = text_response(405, "this is only read: GET /metrics, GET /healthz\n");
+    HttpResponse refused = text_response(405, "read only: GET /metrics, GET /healthz\n");
     refused.headers = {{"Allow", "GET, HEAD"}};
     return refused;
   }
@@ -71,7 +71,8 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::start(
   if (!address.ok()) return of_option("--metrics-listen", address.status());
   if (!is_loopback_host(address->host) && !security->has_tls()) {
     spdlog::warn(
-        "whoever reaches {} may read the metrics: they are served without TLS, to everybody",
+        "the metrics at {} are open to everybody who reaches that address: give --tls-dir, or "
+        "listen on 127.0.0.1",
         listen);
   }
   auto server = HttpServer::start(

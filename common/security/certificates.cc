@@ -254,8 +254,8 @@ PeerObjection objection_to(const Flaw& flaw, const CertificateFacts& facts) {
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
       return {PeerRefusal::kUnknownCa,
               absl::StrCat(whose, "is signed by another authority (\"", facts.issuer,
-                           "\") than ours: all of a cluster need certificates of one `poseidon tls "
-                           "init`; if they have, somebody sits in between")};
+                           "\") than ours: all nodes of a cluster need certificates of one "
+                           "`poseidon tls init`; if they have, another party answers in between")};
     case X509_V_ERR_CERT_HAS_EXPIRED:
       return {PeerRefusal::kExpired,
               absl::StrCat(whose_time, "has expired (valid until ",
@@ -365,8 +365,8 @@ std::optional<PeerObjection> judge_certificate(const std::string& authority_pem,
                                                RoleSet wanted, std::int64_t now_unix_s) {
   if (certificate_pem.empty()) {
     return PeerObjection{PeerRefusal::kNoCertificate,
-                         "it has shown no certificate: this cluster asks everybody for one "
-                         "(--tls-dir with a certificate of `poseidon tls init`)"};
+                         "it sent no certificate: this cluster requires one (--tls-dir with a "
+                         "certificate of `poseidon tls init`)"};
   }
   const CertificateStack authorities = parse_chain(authority_pem);
   const Certificate certificate = parse_certificate(certificate_pem);

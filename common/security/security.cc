@@ -151,9 +151,9 @@ absl::Status check_private(const std::filesystem::path& path) {
   const mode_t forbidden = owned_by_root ? S_IRWXO | S_IWGRP | S_IXGRP : S_IRWXO | S_IRWXG;
   if ((file.st_mode & forbidden) == 0) return absl::OkStatus();
   const bool is_anothers = owned_by_root && ::geteuid() != 0;  // 600 would lock us out
-  return absl::InvalidArgumentError(
-      absl::StrCat(path.string(), " is a secret, but not for its owner alone: chmod ",
-                   is_anothers ? "640 " : "600 ", path.string()));
+  return absl::InvalidArgumentError(absl::StrCat(path.string(),
+                                                 " is a secret that others can read: chmod ",
+                                                 is_anothers ? "640 " : "600 ", path.string()));
 }
 
 absl::StatusOr<std::string> read_named(const char* option, const std::filesystem::path& path,
@@ -177,7 +177,7 @@ absl::StatusOr<std::string> read_token(const std::string& path) {
   if (!printable || token.size() < kMinTokenBytes || token.size() > kMaxTokenBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         kOption, " ", path, ": one line of ", kMinTokenBytes, " to ", kMaxTokenBytes,
-        " printable characters wanted; make one with `head -c 32 /dev/urandom | base64`"));
+        " printable characters expected; make one with `head -c 32 /dev/urandom | base64`"));
   }
   return token;
 }
@@ -390,7 +390,7 @@ void ServerPort::start(std::function<void(int socket)> take_stream) {
       [this](const std::string& peer, ConnectionDoor::Refusal refusal) {
         if (refusal == ConnectionDoor::Refusal::kTooMany) {
           security_->refuse(PeerRefusal::kTooMany, peer,
-                            "as many connections as this port may have are open");
+                            "this port has its maximum number of connections");
         } else {
           security_->refuse(PeerRefusal::kHandshake, peer,
                             "it began neither a TLS handshake nor a stream");
@@ -546,8 +546,7 @@ void add_security_options(CLI::App& app, SecurityOptions& options) {
                  "folder with ca.crt, tls.crt and tls.key (poseidon tls init): TLS on every "
                  "connection, both sides show certificates");
   app.add_option("--join-token-file", options.join_token_file,
-                 "file with the secret that all of the cluster know; without TLS it travels in "
-                 "plain text");
+                 "file with the cluster's shared secret; without TLS it travels in plain text");
 }
 
 }  // namespace poseidon

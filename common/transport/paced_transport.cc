@@ -303,8 +303,8 @@ class PacedStream final : public Stream, public StreamHandler {
           std::find_if(in_flight_.begin(), in_flight_.end(),
                        [sequence](const InFlight& f) { return f.sequence == sequence; });
       if (released == in_flight_.end()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("stream header: message ", sequence, " is released, but nobody holds it"));
+        return absl::InvalidArgumentError(absl::StrCat("stream header: message ", sequence,
+                                                       " is released, but it is not under way"));
       }
       in_flight_.erase(released);
     }

@@ -482,7 +482,7 @@ TEST_F(PacedTransportTest, HostileHeadersEndTheStreamWithAReason) {
   } cases[] = {
       {frame([](auto& f) { f.mutable_offer(); }), "second offer"},
       {frame([](auto& f) { f.set_delivered(7); }), "7 messages taken, 0 were sent"},
-      {frame([](auto& f) { f.add_released(0); }), "nobody holds it"},
+      {frame([](auto& f) { f.add_released(0); }), "it is not under way"},
       {frame([](auto& f) {
          f.set_payload_offset(1ULL << 40);
          f.set_payload_bytes(8);

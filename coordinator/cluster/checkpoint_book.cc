@@ -26,7 +26,7 @@ CheckpointBook::CheckpointBook(ClusterContext& context, const Membership& member
   std::vector<std::string> unreadable;
   for (CheckpointManifest& manifest : archive_.load(unreadable)) catalog_.add(std::move(manifest));
   for (const std::string& text : unreadable) {
-    spdlog::error("not read as a checkpoint: {}; no part of any is removed from servers",
+    spdlog::error("cannot be read as a checkpoint: {}; servers remove no unknown checkpoints",
                   one_line(text));
   }
   knows_all_ = unreadable.empty();
@@ -102,12 +102,11 @@ void CheckpointBook::look_for_unknown_epochs(const NodeInfo& server) {
                    is_new ? "they are another coordinator's"
                           : "its state directory is an older copy of the one that made them, or "
                             "they are another coordinator's",
-                   "; no part of any is removed because it is not known here"));
+                   "; servers remove no unknown checkpoints"));
   context_.disk.background->enqueue([this] {
     if (const absl::Status status = context_.state->forget_identity(); !status.ok()) {
       spdlog::error(
-          "{}; remove it before the next start if servers have checkpoints that are not "
-          "known here",
+          "{}; remove it before the next start if servers have checkpoints that are unknown here",
           one_line(std::string(status.message())));
     }
   });

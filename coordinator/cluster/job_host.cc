@@ -322,10 +322,10 @@ void JobHost::install(std::unique_ptr<JobRun> job, const v1::SubmitRequest& requ
   if (earlier && source && earlier->next_iteration < snapshot_iteration(*source)) {
     watch_.note(
         EventKind::kAlarm,
-        absl::StrCat(output_.files().path().string(), "/metrics.jsonl has nothing of iterations ",
+        absl::StrCat(output_.files().path().string(), "/metrics.jsonl has no lines of iterations ",
                      earlier->next_iteration, " to ", snapshot_iteration(*source) - 1,
                      ", which checkpoint ", snapshot_name(*source),
-                     " has behind it: their lines were lost, or are of another run"));
+                     " includes: the lines were lost, or are of another run"));
   }
   output_.files().write_file("job.json", request.job_json());
   if (context_.shutting_down) {

@@ -142,10 +142,11 @@ void Returns::end_outdated_epoch(const NodeInfo& node, const v1::Join& join) {
   const std::uint64_t epoch = host_.job()->epoch().value();
   const std::string why =
       join.has_resume()
-          ? absl::StrCat("is in epoch ", join.resume().epoch(), " already, of which an earlier ",
-                         "coordinator had not written down that it followed epoch ", epoch)
-          : absl::StrCat("has no part any more in epoch ", epoch, ": an earlier coordinator ended ",
-                         "it, and had not written that down");
+          ? absl::StrCat("is in epoch ", join.resume().epoch(),
+                         " already: an earlier coordinator did ",
+                         "not record that it follows epoch ", epoch)
+          : absl::StrCat("has no part in epoch ", epoch, " any more: an earlier coordinator ended ",
+                         "it and did not record that");
   spdlog::info("{} {}", node_text(node), why);
   const std::string over = absl::StrCat("had a part in epoch ", epoch, ", which is over");
   const std::vector<NodeId> nodes = host_.nodes();
@@ -202,10 +203,10 @@ void Returns::recall_last_job() {
 absl::Status Returns::restore() {
   const std::string file = context_.state->job_file().string();
   const auto refusal = [&file](const absl::Status& why) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "cannot go on with the job in ", file, ": ", why.message(),
-        "; put that right and start again, or move the file away to give the job up (its "
-        "checkpoints stay)"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot continue the job in ", file, ": ", why.message(),
+                     "; correct that and start again, or move the file away to give the job up "
+                     "(its checkpoints stay)"));
   };
   const absl::StatusOr<std::optional<std::string>> text = context_.state->load_job();
   if (!text.ok()) return refusal(text.status());
@@ -268,10 +269,10 @@ absl::StatusOr<std::vector<CheckpointManifest>> Returns::checkpoints_of(
     return std::ranges::find(abandoned, manifest.snapshot) == abandoned.end();
   });
   if (record.running->has_checkpoints && !can_go_back) {
-    return absl::NotFoundError(absl::StrCat(
-        "it has checkpoints, but ", (context_.state->path() / "checkpoints").string(),
-        " holds none of them that can be read, and from the beginning it should not go on by "
-        "itself"));
+    return absl::NotFoundError(absl::StrCat("it has checkpoints, but ",
+                                            (context_.state->path() / "checkpoints").string(),
+                                            " has none that can be read, and the job does not "
+                                            "start again from the beginning by itself"));
   }
   return committed;
 }

@@ -28,7 +28,7 @@ void StatusReport::fill_job(v1::GetStatusResponse& out) const {
     if (!output_.refused_text().empty()) out.set_message(output_.refused_text());
   }
   if (membership_.isolated_since() && !host_.job()->ended()) {
-    out.set_message("no node is heard just now: training may be further than this tells");
+    out.set_message("no message from any node at the moment: training may be further than shown");
   }
   out.set_iteration(static_cast<std::uint64_t>(progress.completed));
   out.set_iterations(static_cast<std::uint64_t>(description.iterations));

@@ -58,7 +58,7 @@ absl::Status Traces::begin(const v1::TraceRequest& request, const std::shared_pt
     return absl::FailedPreconditionError(absl::StrCat(
         job ? absl::StrCat("job ", job->description().id, " is ", job_state_name(job->state()))
             : "there is no job",
-        ": a trace is of one that trains; ask again when it is running"));
+        ": only a training job can be traced; try again when it is running"));
   }
   const Nanoseconds now = context_.now();
   const JobProgress progress = job->progress(now);
@@ -66,8 +66,8 @@ absl::Status Traces::begin(const v1::TraceRequest& request, const std::shared_pt
   const Iteration first = first_iteration(*job, progress, request.iterations());
   if (first >= end) {
     return absl::FailedPreconditionError(
-        absl::StrCat("job ", job->description().id, " has ", progress.completed, " of ", end,
-                     " iterations behind it: it ends before a trace could begin"));
+        absl::StrCat("job ", job->description().id, " has completed ", progress.completed, " of ",
+                     end, " iterations: it ends before a trace could begin"));
   }
   v1::TraceHead head;
   head.set_job(job->description().name);

@@ -47,7 +47,7 @@ std::optional<std::string> Uploads::end(std::uint64_t epoch, const absl::Status&
 }
 
 std::string Uploads::retry_text() const {
-  return refused_.empty() ? "" : absl::StrCat(refused_, "; worker 0 keeps it and comes again");
+  return refused_.empty() ? "" : absl::StrCat(refused_, "; worker 0 keeps it and tries again");
 }
 
 }  // namespace poseidon

@@ -60,7 +60,7 @@ absl::Status keep_cut_lines(const fs::path& metrics, std::ifstream& in, std::uin
   if (in.bad()) return errno_status("read", metrics);
   POSEIDON_RETURN_IF_ERROR(file.commit());
   spdlog::error(
-      "{}: what follows byte {} are no lines of this run; they are cut off, and kept in {}",
+      "{}: the bytes after byte {} are no lines of this run; they were cut off and are kept in {}",
       metrics.string(), bytes, beside.string());
   return absl::OkStatus();
 }
@@ -100,14 +100,14 @@ absl::Status check_nothing_foreign(const fs::path& run_directory) {
     if (!is_foreign_metrics(metrics)) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat(metrics.string(),
-                     " is no run's (it does not begin with an iteration), and a run would "
-                     "write its own there; move it, or choose another --run-dir"));
+                     " belongs to no run (it does not begin with an iteration), and a run would "
+                     "overwrite it; move it, or choose another --run-dir"));
   }
   for (const char* name : kCompanions) {
     if (!is_there(name)) continue;
     return absl::InvalidArgumentError(absl::StrCat(
-        (run_directory / name).string(), " is no run's (there is no ", kMetricsFile,
-        " beside it), and a run would write its own there; move it, or choose another --run-dir"));
+        (run_directory / name).string(), " belongs to no run (there is no ", kMetricsFile,
+        " beside it), and a run would overwrite it; move it, or choose another --run-dir"));
   }
   return absl::OkStatus();
 }
@@ -417,7 +417,7 @@ absl::Status RunDirectory::write_lines(std::deque<Item>& items) {
   if (!status.ok()) {
     if (before >= 0 && ::ftruncate(metrics_fd_.get(), before) != 0) {
       return absl::DataLossError(
-          absl::StrCat(status.message(), "; the line that was begun could not be taken back"));
+          absl::StrCat(status.message(), "; the incomplete line could not be removed"));
     }
     return status;
   }

@@ -481,7 +481,7 @@ TEST_F(ShardServiceTest, WithoutAnAssignmentEverythingIsRefused) {
   plan_ = toy_plan(1, 1, {4}, 4);
   const grpc::Status status = status_after(message(v1::CHUNK_KIND_PULL, 0, 0));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::ABORTED);
-  EXPECT_THAT(status.error_message(), HasSubstr("no job just now"));
+  EXPECT_THAT(status.error_message(), HasSubstr("no job at present"));
   EXPECT_EQ(refusals_.of(DataRefusal::kNoAssignment), 1u);
 }
 

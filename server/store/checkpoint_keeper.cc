@@ -106,7 +106,7 @@ void CheckpointKeeper::remove_own(SnapshotId snapshot) {
     remove_now(snapshot);
     return;
   }
-  spdlog::error("the part of checkpoint {} is of another coordinator, and stays",
+  spdlog::error("the part of checkpoint {} belongs to another coordinator and is kept",
                 snapshot_name(snapshot));
 }
 
@@ -335,8 +335,10 @@ void CheckpointKeeper::remember_owner_in(std::filesystem::path file) {
     remove_leftovers(file);
     absl::StatusOr<std::string> owner = read_store_owner(file);
     if (!owner.ok()) {
-      spdlog::warn("{}; nothing is removed from the store by itself: look, and remove the file",
-                   std::string(owner.status().message()));
+      spdlog::warn(
+          "{}; no checkpoint is removed from the store automatically: check the file, then remove "
+          "it",
+          std::string(owner.status().message()));
     }
     owner_file_ = file;
     owner_ = StoreOwner(owner.ok() ? *std::move(owner) : StoreOwner::kNobody);

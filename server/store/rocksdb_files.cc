@@ -98,8 +98,9 @@ absl::Status drop_snapshots_without_index(const StorePaths& paths, rocksdb::DB& 
     POSEIDON_ASSIGN_OR_RETURN(const bool there,
                               file_exists(paths.db / fs::path(file.relative_filename).filename()));
     if (!key || key->number != kIndexNumber || there) continue;
-    spdlog::error("{}: the index of checkpoint {} is missing, and what is left of it is removed",
-                  paths.directory.string(), snapshot_name(key->snapshot));
+    spdlog::error(
+        "{}: the index of checkpoint {} is missing; the rest of that checkpoint is removed",
+        paths.directory.string(), snapshot_name(key->snapshot));
     POSEIDON_RETURN_IF_ERROR(
         store_status(remove_files(db, key->snapshot), paths.directory, "removing a checkpoint"));
   }
@@ -162,7 +163,7 @@ absl::Status rescue(const StorePaths& paths, const rocksdb::Options& options, ro
       damaged += files.size();
       continue;
     } else {
-      return store_status(status, paths.directory, "taking over whole files of a damaged store");
+      return store_status(status, paths.directory, "moving the intact files of a damaged store");
     }
   }
   std::error_code error;
@@ -327,7 +328,7 @@ absl::StatusOr<std::unique_ptr<rocksdb::DB>> open_database(const StorePaths& pat
   if (!was_interrupted) {
     POSEIDON_ASSIGN_OR_RETURN(const std::string damage, find_damage(paths, options));
     if (!damage.empty()) {
-      spdlog::error("{}: the store is damaged ({}); its whole files are taken into a new one",
+      spdlog::error("{}: the store is damaged ({}); its intact files are moved to a new one",
                     paths.directory.string(), damage);
       fs::rename(paths.db, paths.rescue, error);
       if (error) {

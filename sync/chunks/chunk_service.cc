@@ -101,7 +101,7 @@ StreamHandler* ChunkService::on_accept(std::unique_ptr<Stream> stream) {
   if (sessions_.size() > kMaxSessions) {
     // Not for ever: strangers are closed when they stay silent, so a worker should come again.
     close(session, absl::UnavailableError(absl::StrCat("this ", who_, " serves ", kMaxSessions,
-                                                       " streams and no more")));
+                                                       " streams already, its maximum")));
   }
   transport_->post_after(kFirstMessageTimeout, [this, alive = alive_, number = session.number_] {
     if (*alive) close_if_still_unbound(number);
@@ -134,7 +134,7 @@ ReadNext ChunkService::on_message(Session& session, const Bytes& message) {
       return ReadNext::kContinue;
     }
     refuse(session,
-           {DataRefusal::kNoAssignment, absl::StrCat("this ", who_, " has no job just now")},
+           {DataRefusal::kNoAssignment, absl::StrCat("this ", who_, " has no job at present")},
            absl::StatusCode::kAborted);
     return ReadNext::kContinue;
   }

@@ -283,7 +283,7 @@ absl::Status SyncClient::wait(LayerIndex layer, const std::string& what, Waiter 
   return absl::DeadlineExceededError(
       absl::StrCat("layer ", plan_.layers[layer.value()].name, ": ", what, " did not come within ",
                    options_.wait_timeout.count(), " ms from ", awaited_text(layer),
-                   ": look there, and at the other workers, for one that stands still"));
+                   ": check whether a process there, or another worker, makes no progress"));
 }
 
 absl::Status SyncClient::wait_parameters(LayerIndex layer, Iteration version,

@@ -268,7 +268,7 @@ Objection SfbRoute::judge_iteration(const Layer& layer, const FactorHeader& head
   }
   if (header.iteration > layer.mine + 1 || header.iteration > options_.iterations) {
     return wrong(absl::StrCat("this worker is at ", layer.mine, " of ", options_.iterations,
-                              ", so nobody can be beyond ",
+                              ", so no worker can be beyond ",
                               std::min(layer.mine + 1, options_.iterations)));
   }
   if (header.kind == FactorKind::kDigest && !options_.has_digest(header.iteration)) {

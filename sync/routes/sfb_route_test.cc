@@ -457,7 +457,7 @@ TEST_F(SfbRouteTest, HostileMessagesAreRefusedWithAReasonAndChangeNothing) {
       {DataRefusal::kSize, "payload", 1, [](auto& m) { m.payload.pieces.clear(); }},
       {DataRefusal::kElementType, "element type", 1,
        [](auto& m) { m.header.element_type = ElementType::kNone; }},
-      {DataRefusal::kIteration, "nobody can be beyond 1", 1,
+      {DataRefusal::kIteration, "no worker can be beyond 1", 1,
        [](auto& m) { m.header.iteration = 2; }},
       {DataRefusal::kIteration, "beyond", 1, [](auto& m) { m.header.iteration = INT64_MAX; }},
       {DataRefusal::kIteration, "no digest", 0, [](auto& m) { m.header.iteration = 1; }},

@@ -208,8 +208,8 @@ absl::Status CheckpointGiver::keep(LayerIndex layer, Iteration version) {
       POSEIDON_RETURN_IF_ERROR(state_->hold(LayerIndex(other), {}));
     }
     spdlog::warn(
-        "no room to keep the version before each step: should a worker be lost, the job goes back "
-        "to its last checkpoint ({})",
+        "no memory to keep the version before each step: if a worker is lost, the job goes back to "
+        "its last checkpoint ({})",
         std::string(held.message()));
     return absl::OkStatus();
   }

@@ -389,7 +389,7 @@ TEST(Batches, ImagesDoNotDependOnThreadsOrWorkers) {
   EXPECT_THAT(error({2, 16, 20}), HasSubstr("images are read as 1 (grey) or 3 (RGB) channels"));
   EXPECT_THAT(error({3, 16, 16}), HasSubstr("random_resized_crop.size to [16, 16]"));
   data.transform = {};
-  EXPECT_THAT(error(shape), HasSubstr("images may be of any size; bring them to one"));
+  EXPECT_THAT(error(shape), HasSubstr("images may have any size; give all one size"));
 }
 
 // Small parts of a large batch fit the device, and the batch does not fit the machine.

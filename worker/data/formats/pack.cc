@@ -123,7 +123,7 @@ absl::StatusOr<PackReport> pack_records(const Dataset& dataset, const std::files
     if (report.samples.unreadable <= limit) return absl::OkStatus();
     return absl::DataLossError(str_cat(dataset.name(), ": more than ", limit, " of ",
                                        dataset.size(),
-                                       " samples cannot be read; nothing was packed. Mend the "
+                                       " samples cannot be read; nothing was packed. Repair the "
                                        "data, or allow more with --max-corrupt-share"));
   };
   POSEIDON_RETURN_IF_ERROR(visit_samples(dataset, options.threads, events, write));

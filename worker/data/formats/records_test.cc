@@ -119,7 +119,7 @@ TEST(Records, NothingIsOverwrittenOrLeftBehind) {
   const auto pack = [&](const std::string& name, const PackOptions& options = {}) {
     return std::string(pack_records(*source, folder.path(name), options, {}).status().message());
   };
-  EXPECT_THAT(pack("there"), HasSubstr("is there already; give another folder"));
+  EXPECT_THAT(pack("there"), HasSubstr("already exists; give another folder"));
   EXPECT_EQ(contents(folder.path("there/precious")), "x");
   EXPECT_THAT(pack("no/parent"), HasSubstr("cannot make the folder"));
   EXPECT_THAT(pack("many", {.shards = 6}), HasSubstr("--shards 6: expected 1 to 5"));
