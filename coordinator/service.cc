@@ -269,8 +269,8 @@ class TurnedAway final : public Reactor {
   void OnDone() override { delete this; }
 };
 
-/// Notices calls whose one message gRPC cannot read, and which it answers by itself. (Of one above
-/// kMaxReceiveBytes nobody but gRPC hears.)
+/// Notices calls whose one message gRPC cannot read, and which it answers by itself. (gRPC does not
+/// report a message above kMaxReceiveBytes.)
 class UnreadableCall final : public grpc::experimental::Interceptor {
  public:
   UnreadableCall(Cluster* cluster, grpc::experimental::ServerRpcInfo* call)
@@ -522,7 +522,8 @@ class CoordinatorServer final : public CoordinatorService {
     if (on_listening != nullptr) POSEIDON_RETURN_IF_ERROR(on_listening(address_));
     // Nothing may fail after it: the end of a coordinator that has a job ends the job.
     POSEIDON_RETURN_IF_ERROR(cluster_.restore());
-    // Which makes the list of who is scraped anew: one who does not start leaves it to the nodes.
+    // This writes a new list of scrape targets; a coordinator that does not start must leave the
+    // list alone.
     cluster_.set_metrics_address(metrics_address(), security_->has_tls());
     port_->start();
     timer_ = std::thread([this] { timer_loop(); });

@@ -129,7 +129,7 @@ absl::Status run(const MainOptions& options) {
   CheckpointKeeper keeper(*std::move(store), &*disk, node_probe);
   keeper.remember_owner_in(std::filesystem::path(options.data_dir) / "STORE_OWNER");
   StoreService store_service(&stores, &keeper, &refusals, refusal_log(refusals));
-  // Whatever ends us, nobody calls a service that is gone: they stop in this order.
+  // The services stop in this order, so that none is called after its end.
   const absl::Cleanup stop = [&] {
     grpc.stop();
     disk.reset();

@@ -276,7 +276,7 @@ void ServerNode::on_keep_checkpoints(const v1::KeepCheckpoints& keep) {
 }
 
 void ServerNode::on_stop(const v1::StopJob& stop) {
-  // Its reason says whether the job has failed, was ended, or goes on in another epoch.
+  // Its reason says whether the job has failed, was ended, or continues in another epoch.
   spdlog::info("epoch {} {}: {}", stop.epoch(), stop.succeeded() ? "is done" : "is over",
                stop.reason());
   calibration_.end();

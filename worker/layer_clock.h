@@ -54,8 +54,8 @@ class LayerClock {
     last_ = clock_->now();
   }
   /// The pass has returned. Counts it by `device` (of the executor), or by the hooks where that is
-  /// empty. Returns what was counted and the device's copies, on this clock; until the next pass
-  /// begins.
+  /// empty. Returns the counted times and the device's copies, on this clock; valid until the next
+  /// pass begins.
   DeviceTimes end_forward(const DeviceTimes& device) {
     if (device.layers.empty()) stop_forward();
     return count(device, &Times::forward);

@@ -21,7 +21,7 @@ namespace poseidon {
 namespace {
 
 /// The coordinator has a deadline of its own for workers that do not get ready, of seven days at
-/// most; this one only keeps the wait from being endless should it vanish without a word.
+/// most; this one only ends the wait when the coordinator disappears.
 constexpr std::chrono::hours kStartTimeout{8 * 24};
 /// Likewise for the end of the job, once this worker's part is done: by so much longer than the
 /// coordinator may be away.
@@ -154,7 +154,8 @@ void WorkerJob::run() {
   if (!is_halting()) {
     if (!status.ok()) close_client();
     report_end(status);
-    // Also after a failure: when somebody was out of reach, all that is here is asked for.
+    // Also after a failure: when a node was unreachable, the coordinator requests the state that
+    // this worker has.
     wait_for_stop();
   }
   close_client();
@@ -208,8 +209,8 @@ absl::Status WorkerJob::prepare_engine(const NetSpec& net) {
                                                  .seed = job_.init.seed,
                                                  .threads = options_.threads,
                                                  .precision = job_.precision}));
-  // Only worker 0's parameters count; it sends them to the servers, and everybody gets them from
-  // there.
+  // Only worker 0's parameters count; it sends them to the servers, from which all workers get
+  // them.
   if (restore_) return absl::OkStatus();
   if (rank_ == WorkerRank(0)) {
     initialise_parameters(
@@ -252,8 +253,8 @@ absl::Status WorkerJob::prepare_data(const NetSpec& net, std::uint32_t workers) 
   return absl::OkStatus();
 }
 
-/// What no server keeps: layers that go by SFB, with their optimizer state, and the running
-/// statistics, of which everybody takes worker 0's.
+/// State that no server keeps: SFB layers with their optimizer state, and the running statistics,
+/// for which all workers take worker 0's.
 absl::Status WorkerJob::restore_own_state(const Plan& plan) {
   std::vector<StoreRequest> requests;
   // The loop may not wait for a device, which has the optimizer's slots.
@@ -415,7 +416,7 @@ void WorkerJob::log_no_word(const char* awaited, const char* then) const {
 void WorkerJob::close_client() {
   keep_freed_tensor_memory();
   std::unique_ptr<SyncClient> closing;
-  const MutexLock lock(mutex_);  // nobody may cancel it from now on
+  const MutexLock lock(mutex_);  // it cannot be cancelled from now on
   closing = std::move(sync_);
 }
 
@@ -441,8 +442,8 @@ absl::Status WorkerJob::before_backward(Iteration iteration) {
   return states_ == nullptr ? absl::OkStatus() : states_->wait(iteration);
 }
 
-/// Everybody tests with worker 0's running statistics: they are the model's, and the figures do
-/// not depend on who was restarted. (Training does not read them.)
+/// All workers test with worker 0's running statistics: they are the model's, and the results do
+/// not depend on restarts of workers. (Training does not read them.)
 absl::Status WorkerJob::before_test(Iteration steps) {
   job_thread_.assert_held();
   std::vector<float> values(static_cast<std::size_t>(executor_->net().statistics_count()));
@@ -464,8 +465,8 @@ void WorkerJob::tested(Iteration steps, const ForwardResult& result) {
       test_message(epoch_, steps, result.loss_sum, result.correct, result.samples));
 }
 
-/// Of worker 0: the running statistics after so many iterations, for the checkpoint that is due
-/// and for the servers' memory.
+/// Worker 0's running statistics of this version, for the checkpoint that is due and for the
+/// servers' memory.
 void WorkerJob::save_own_state(Iteration version) {
   const bool due = giver_->wants_own_state(version);
   if (rank_ != WorkerRank(0)) return;
@@ -481,8 +482,8 @@ void WorkerJob::save_own_state(Iteration version) {
 
 // ---- another worker is lost ----
 
-/// Says what is still here of the versions around the iteration in flight, and gives one of them
-/// when asked.
+/// Reports the versions around the iteration in flight that this worker still has, and sends one of
+/// them on request.
 void WorkerJob::hold() {
   CheckpointGiver::Held held{.oldest = 1, .newest = 0};
   if (giver_ != nullptr) held = giver_->held();
@@ -516,7 +517,7 @@ absl::Status WorkerJob::give_held(Iteration version, const v1::SaveCheckpoint& s
   return giver_->give_held(version, lost);
 }
 
-// ---- what the coordinator hears ----
+// ---- reports to the coordinator ----
 
 void WorkerJob::report_end(const absl::Status& status) {
   if (status.ok()) {

@@ -53,7 +53,7 @@ absl::Status fetch(std::vector<StoreRequest> requests, const std::shared_ptr<Sec
                  [&ended](const absl::Status& status) { ended.set_value(status); });
   while (end.wait_for(interval) != std::future_status::ready) keep_held();
   const absl::Status status = end.get();
-  grpc.stop();  // from now on nobody touches the transfer
+  grpc.stop();  // from now on no other thread touches the transfer
   return status;
 }
 
@@ -67,7 +67,7 @@ absl::Status run_checkpoint_list(const CheckpointListOptions& options) {
     print_warnings({absl::StrCat("cannot be read as a checkpoint: ", file)});
   }
   if (options.json) {
-    // Names come from other machines: what is no UTF-8 in them is replaced, not thrown at.
+    // Names come from other machines: invalid UTF-8 in them is replaced instead of throwing.
     write_stdout(
         checkpoints_to_json(list).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) +
         "\n");

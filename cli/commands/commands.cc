@@ -27,8 +27,8 @@ namespace {
 constexpr std::int64_t kMaxPlannedNodes = 4096;
 constexpr std::int64_t kMaxCount = 1 << 20;  // the coordinator knows the real limit
 
-/// Names and messages come from other machines: what is no UTF-8 in them is replaced, not thrown
-/// at.
+/// Names and messages come from other machines: invalid UTF-8 in them is replaced instead of
+/// throwing.
 std::string dump(const nlohmann::json& json) {
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }

@@ -13,7 +13,8 @@ namespace poseidon {
 namespace {
 
 constexpr Milliseconds kStopPollInterval{100};
-/// Who waits longer hears what for, and so often at most what has changed.
+/// After this time the command prints what it waits for, and repeats it at most this often when it
+/// has changed.
 constexpr Nanoseconds kSayInterval = std::chrono::seconds(10);
 /// Beyond the checkpoint: for the last files, and for a coordinator that is away for a moment.
 constexpr Nanoseconds kEndTimeout = std::chrono::seconds(60);
@@ -79,7 +80,7 @@ absl::Status run_stop(const StopOptions& options) {
       say(text);
       return absl::OkStatus();
     }
-    // It may be another process, which goes on with the job and knows nothing of us.
+    // It may be another process, which continues the job and does not know our request.
     if (status.ok() && was_away && asked_again < kMostTimesAskedAgain &&
         client->end_job(request, kCallTimeout).ok()) {
       was_away = false;

@@ -98,7 +98,8 @@ absl::StatusOr<KeyPair> read_authority(const fs::path& to) {
   return authority;
 }
 
-/// No longer than its authority, whose end would be its own without a word.
+/// At most until its authority expires, because it becomes invalid with the authority without a
+/// message of its own.
 absl::Status issue(const KeyPair& authority, PeerRole role, const std::string& name,
                    const fs::path& folder, int days) {
   POSEIDON_ASSIGN_OR_RETURN(const CertificateFacts signer,

@@ -29,7 +29,7 @@
 namespace poseidon {
 namespace {
 
-/// Of the coordinator, where nobody is there to end the waiting.
+/// Silence of the coordinator before giving up, when there is no terminal to end the wait.
 constexpr Milliseconds kTopSilenceLimit{15000};
 /// Of a screenful that goes to no terminal.
 constexpr TopSize kPlainSize{.columns = 120, .rows = 100};
@@ -43,7 +43,7 @@ class Screen {
   Screen(const Screen&) = delete;
   Screen& operator=(const Screen&) = delete;
 
-  /// Where there is a terminal, and nobody has given it back by then.
+  /// When there is a terminal that has not been restored yet.
   void take() {
     const MutexLock lock(mutex_);
     if (is_given_back_ || ::isatty(STDOUT_FILENO) == 0) return;

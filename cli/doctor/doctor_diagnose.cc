@@ -19,7 +19,8 @@ namespace {
 
 /// A disk is slow when the others are faster by this.
 constexpr double kSlowDisk = 4.0;
-/// ... and writes so much of the time, or has more waiting: one that is idle is nobody's trouble.
+/// ... and writes for at least this share of the time, or has more pieces waiting: a slow but idle
+/// disk does no harm.
 constexpr double kWorthDisk = 0.1;
 /// The network is too small when workers stand still so much of an iteration ...
 constexpr double kNetworkStall = 0.3;
@@ -121,9 +122,9 @@ class Doctor {
       }
       if (!lacks_cores(machine)) continue;
       const double share = machine.wanted / (machine.used + machine.wanted);
-      // What computes would be done so much earlier; what waits for a network would not. But who
-      // waits for a core takes no messages either: that is what is left of the waiting for cores,
-      // as far as nodes are there.
+      // What computes would be done so much earlier; what waits for a network would not. A process
+      // that waits for a core receives no messages either: what remains of the wait is explained by
+      // missing cores where its nodes run.
       const auto processes = static_cast<double>(machine.processes.size());
       const double waits_s = std::min(machine.wanted / processes, 1.0) * f_.iteration_s;
       const double late_s = std::clamp(waits_s - share * compute_s_, 0.0,
@@ -301,7 +302,7 @@ class Doctor {
                        [&](const Finding& finding) { return finding.guilty == name; });
   }
 
-  /// Nobody's link is worse than the others', and all wait.
+  /// No link is slower than the others, and all workers wait.
   void network() {
     const DoctorFacts::Node* busiest = nullptr;
     double busy_s = 0.0, bytes = 0.0;
@@ -320,7 +321,7 @@ class Doctor {
         least_stall < kNetworkStall * f_.iteration_s) {
       return;
     }
-    // Nor does who waits for a core send or take any.
+    // A process that waits for a core does not send or receive either.
     const double cost_s = stall_s_ - late_for_cores_s_;
     if (!worth(cost_s)) return;
     // A worker that is waited for makes messages late, not slow.
@@ -438,7 +439,7 @@ class Doctor {
       const double usual = median(others);
       const bool slower = !others.empty() && rate * kSlowDisk < usual;
       const bool at_limit = server.disk_share >= kBusyDisk;
-      // Slow but idle is nobody's trouble: a small checkpoint is all overhead.
+      // A slow but idle disk does no harm: a small checkpoint is mostly overhead.
       if (!at_limit &&
           !(slower && (server.disk_waiting > 0.0 || server.disk_share >= kWorthDisk))) {
         continue;

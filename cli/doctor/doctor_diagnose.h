@@ -44,8 +44,8 @@ struct Finding {
 
 const char* finding_name(Finding::Kind kind);  ///< "link", ...
 
-/// Never empty; the most expensive first. What costs nothing now but will (a slow or full disk, all
-/// of cli/doctor/doctor_health.h) comes last, before it only what is no accusation.
+/// Never empty; the most expensive first. Findings that cost nothing now but will later (a slow or
+/// full disk, all of cli/doctor/doctor_health.h) come last but for those that blame nothing.
 std::vector<Finding> diagnose(const DoctorFacts& facts);
 
 }  // namespace poseidon

@@ -78,7 +78,7 @@ std::vector<TimedNode> whole_iterations(const TraceData& trace, std::vector<std:
   Iteration end = newest + 1;
   std::vector<TimedNode> kept;
   for (std::size_t n = 0; n < nodes.size(); ++n) {
-    // Nobody is more than one iteration behind.
+    // No worker is more than one iteration behind.
     const bool is_cut =
         newest_of[n] >= 0 && (trace.nodes[n].node.dropped() > 0 || newest_of[n] + 1 < newest);
     const Iteration whole_until = newest_of[n] - 1;

@@ -19,12 +19,12 @@ constexpr double kFullDisk = 0.1;
 /// ... and so is one without room for this many parts of checkpoints: the next is written before
 /// the oldest goes.
 constexpr double kPartsLeft = 2.0;
-/// So many checkpoints were due since the newest.
+/// This many checkpoints were due since the newest one.
 constexpr double kOverdue = 3.0;
 /// Fewer refusals in a look are a port scan, or an epoch's change.
 constexpr double kManyRefused = 3.0;
 constexpr double kDayS = 86400.0, kCertificateDays = 14.0;
-/// Of what is waited for, so much must be worth a word where shared memory would do.
+/// Minimum share of the waiting to report, when shared memory would avoid it.
 constexpr double kWaitsForPath = 0.1;
 
 std::string counted(const std::map<std::string, double>& counts) {

@@ -2,8 +2,8 @@
 
 // What should not be so in a job that trains, whether or not it costs time now: disks that fill up
 // or fail, checkpoints that do not come about, streams that break, samples that cannot be read.
-// Most of it is in the nodes' counters alone. Pure; what dashboards/prometheus/alerts.yml tells
-// over minutes, here is of a look of some seconds, for who runs no Prometheus.
+// Most of it is in the nodes' counters alone. Pure. It checks over some seconds what
+// dashboards/prometheus/alerts.yml checks over minutes, for clusters without Prometheus.
 
 #include <vector>
 

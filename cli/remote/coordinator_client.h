@@ -70,7 +70,7 @@ class CoordinatorClient {
   absl::StatusOr<v1::SubmitResponse> submit(const v1::SubmitRequest& request, Milliseconds timeout);
 
   // ---- checkpoints; errors are the coordinator's answer, UNAVAILABLE names the address. Each
-  // waits for a connection for at most `timeout`, and for its answer for what is left of it ----
+  // waits for a connection for at most `timeout`, and for its answer for the rest of it ----
   absl::StatusOr<v1::ListCheckpointsResponse> list_checkpoints(Milliseconds timeout);
   absl::StatusOr<v1::RequestCheckpointResponse> request_checkpoint(Milliseconds timeout);
   absl::StatusOr<v1::LocateCheckpointResponse> locate_checkpoint(

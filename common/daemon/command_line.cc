@@ -138,7 +138,7 @@ class JsonConfig final : public CLI::Config {
     return found;
   }
 
-  /// Nobody asks for a file out of the options in force.
+  /// The options in force do not need a file.
   std::string to_config(const CLI::App* /*app*/, bool /*defaults*/, bool /*descriptions*/,
                         std::string /*prefix*/) const override {
     return "";

@@ -80,7 +80,7 @@ sigset_t block_stop_signals() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
-  // A terminal that is closed; who was started with nohup wants to outlive it.
+  // The terminal was closed; a process started with nohup must outlive it.
   struct sigaction on_hangup {};
   POSEIDON_CHECK(::sigaction(SIGHUP, nullptr, &on_hangup) == 0, "SIGHUP is a signal");
   if (on_hangup.sa_handler != SIG_IGN) sigaddset(&signals, SIGHUP);

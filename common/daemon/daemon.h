@@ -102,7 +102,7 @@ struct DaemonOptions {
 void add_daemon_options(CLI::App& app, DaemonOptions& options);
 
 /// Opens /dev/null for each of descriptors 0 to 2 that is closed. Otherwise a file opened later
-/// would receive what is written to stdout or stderr. First thing in main().
+/// would receive the output to stdout or stderr. First thing in main().
 void open_standard_streams();
 
 /// The main() of a daemon once its options are declared: reads the command line into them, then

@@ -51,8 +51,8 @@ class ContextFlag final : public spdlog::custom_flag_formatter {
   }
 };
 
-/// The message; spaces for its control characters, as names from elsewhere stand in it and nobody
-/// shall write a line of his own with one. (JSON has escapes for them.)
+/// The message, with spaces for control characters: it may contain names from other machines, which
+/// must not add lines to the log. (JSON has escapes for them.)
 class MessageFlag final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm& /*time*/,

@@ -107,7 +107,7 @@ absl::Status rename_folder(const std::filesystem::path& from, const std::filesys
 }
 
 absl::StatusOr<Descriptor> open_file(const std::filesystem::path& path) {
-  // O_NONBLOCK: the open of a pipe without a writer would wait for ever.
+  // O_NONBLOCK: opening a pipe without a writer would block.
   Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.is_open()) return system_error(path, "cannot open", errno);
   struct stat info {};
@@ -223,8 +223,8 @@ absl::Status AtomicFile::open() {
   std::error_code error;
   const std::filesystem::file_status there = std::filesystem::status(path_, error);
   if (std::filesystem::is_symlink(path_, error) && std::filesystem::exists(there)) {
-    // The system has followed it just now: it does not follow a stranger's link in a folder that
-    // everybody may write to.
+    // The system has followed it: it does not follow another user's link in a world-writable
+    // folder.
     const std::filesystem::path target = std::filesystem::canonical(path_, error);
     if (error) return system_error(path_, "cannot follow the link", error.value());
     path_ = target;

@@ -115,7 +115,7 @@ class StrictnessCheck final : public nlohmann::json_sax<Json> {
   std::string error_;
 };
 
-/// 1.0 or 1e3, which look like what is wanted.
+/// 1.0 or 1e3, which look like integers.
 bool is_whole_float(const Json& json) {
   return json.is_number_float() && std::trunc(json.get<double>()) == json.get<double>();
 }
@@ -460,7 +460,7 @@ absl::StatusOr<nlohmann::json> parse_checked_json(std::string_view text, std::st
     }
   }
   POSEIDON_ASSIGN_OR_RETURN(nlohmann::json json, parse_json(text, source, limits));
-  // Anywhere else it is a member that nobody knows.
+  // Anywhere else it is an unknown member.
   if (!sum.empty()) json.erase(kKey);
   return json;
 }

@@ -4,8 +4,8 @@
 // else's business. Everything runs on the transport's loop.
 //
 // Called by: grpc_transport.cc opens a call, or has one coming in, and takes what the completion
-// queue gives. Calls: gRPC has the operations, at most one read and one write of a call at a time;
-// the stream's handler hears how they end.
+// queue gives. Calls: gRPC, with at most one read and one write of a call at a time; the stream's
+// handler, with the results.
 
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -108,7 +108,7 @@ class Call {
     POSEIDON_CHECK(!write_pending_ && (!closing_ || peer_gone_),
                    "one write at a time, and none after close");
     write_pending_ = true;
-    if (peer_gone_) return;  // the user hears of it by on_closed, and need not know before
+    if (peer_gone_) return;  // on_closed reports it to the user
     outgoing_ = to_byte_buffer(std::move(message));
     if (started_ && !ended_) issue_write();
   }
@@ -137,7 +137,7 @@ class Call {
   void silence() {
     handler_ = nullptr;
     if (!closing_) cancel();
-    resume_reads();  // so that a paused call hears of its end
+    resume_reads();  // so that a paused call sees its end
   }
 
   void abort() {
@@ -231,7 +231,7 @@ class Call {
   bool closing_ = false;  ///< close was called
   /// The other end reads no more, and closing_ is our answer to that, not the user's wish.
   bool peer_gone_ = false;
-  bool ended_ = false;         ///< on_closed is delivered, or nobody wants it
+  bool ended_ = false;         ///< on_closed was delivered, or the user is gone
   bool has_received_ = false;  ///< a message
   Operation read_{this, &Call::on_read};
   Operation write_{this, &Call::on_write};
@@ -268,7 +268,7 @@ class ClientCall final : public Call {
     if (close_status_.ok()) {
       stream_->WritesDone(half_close_.begin());
     } else {
-      cancel();  // a client has no other way to say that it does not want to go on
+      cancel();  // a client has no other way to end the call
     }
   }
   void on_start_done(bool ok) {
@@ -347,9 +347,9 @@ class ServerCall final : public Call {
 
  private:
   void on_request_done(bool ok) {
-    if (!ok) {  // the listener shuts down before anybody called; `done_` will not come either
+    if (!ok) {  // the listener shuts down before a call came; `done_` will not come either
       ended_ = finished_ = true;
-      const CallStream unused(this);  // gives up the handle that nobody got
+      const CallStream unused(this);  // releases the handle, which was never passed on
       return;
     }
     requested_ = true;

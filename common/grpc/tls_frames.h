@@ -112,7 +112,7 @@ class FrameReader {
   struct Broken {
     std::string what;
   };
-  /// A message of so many bytes is larger than is accepted. Nothing follows it.
+  /// A message of `bytes` bytes, more than the limit. Nothing follows it.
   struct TooLarge {
     std::size_t bytes = 0;
   };

@@ -26,7 +26,7 @@ using ::testing::IsEmpty;
 constexpr std::size_t kMaxMessage = std::size_t{4} << 20;
 constexpr std::size_t kAll = std::size_t{1} << 30;
 
-/// All that there is to send, `most` bytes at a time.
+/// Takes all pending bytes of the writer, `most` bytes at a time.
 std::string drain(FrameWriter& writer, std::size_t most = kAll) {
   std::string all;
   for (auto bytes = writer.to_send(); !bytes.empty(); bytes = writer.to_send()) {

@@ -12,18 +12,17 @@
 // both ends, ALPN "poseidon-stream/1"), the caller's first frame names a method and a join token,
 // and the answerer admits it as it admits a gRPC call. One stream per connection.
 //
-// Why not gRPC: it sends and delivers whole messages, so that what is encrypted of a large one
-// leaves the caches before the socket copies it. It takes three times the CPU of plain sockets.
+// Why not gRPC: it sends and delivers whole messages, so the encrypted bytes of a large one leave
+// the caches before the socket copies them. It takes three times the CPU of plain sockets.
 //
 // End of a stream (common/transport/transport.h has the rule): an end is a frame with a status,
-// which the other end answers by one. Everything else that ends a connection is a cut.
-// Keepalive: an end that sends nothing else says at least every second that it is well. One that
-// has heard nothing for the keepalive's interval and timeout together cuts the stream, but not
-// while its own user reads nothing.
-// Bounds: of each stream one message is being sent and one is being received. While its user reads
-// nothing, nothing is read, and the other end is held back. Until the handshake is done a stranger
-// has some 50 KiB of memory and `handshake` of time. An end that is not answered is waited for as
-// Keepalive::end says, and no longer than ten minutes.
+// which the other end answers by one. Everything else that ends a connection is a cut. Keepalive:
+// an end that sends nothing else says at least every second that it is well. An end that has
+// received nothing for the keepalive's interval and timeout together cuts the stream, except while
+// its own user does not read. Bounds: of each stream one message is being sent and one is being
+// received. While its user reads nothing, nothing is read, and the other end is held back. Until
+// the handshake is done a stranger has some 50 KiB of memory and `handshake` of time. An end that
+// is not answered is waited for as Keepalive::end says, and no longer than ten minutes.
 
 #include <sys/socket.h>
 
@@ -69,7 +68,8 @@ struct TlsSocketOptions {
 /// Loop only, but for wake().
 class TlsSockets {
  public:
-  /// Who serves the method of a caller whose certificate is good, or why nobody does.
+  /// The acceptor for the method of a caller with a valid certificate, or the reason why there is
+  /// none.
   using Admit = std::function<absl::StatusOr<Acceptor*>(const MethodCaller& caller)>;
 
   /// `security` has TLS.
@@ -80,7 +80,8 @@ class TlsSockets {
   /// As Transport::connect, for one method.
   std::unique_ptr<Stream> connect(const std::string& method, const std::string& address,
                                   Keepalive keepalive, StreamHandler* handler);
-  /// Takes a connection whose kGreeting has been read. Its stream goes to who serves its method.
+  /// Takes a connection whose kGreeting has been read. Its stream goes to the acceptor of its
+  /// method.
   void accept(Descriptor socket, Keepalive keepalive);
   /// Waits for something to do, `patience` at most, and does it: streams have their events here.
   void poll(Nanoseconds patience);

@@ -131,7 +131,7 @@ absl::Status parse_transform(const Json& json, std::string_view source, const st
     fields.add(parse_colour(*colour, source, fields.path_of("color_jitter"), spec.colour));
   }
   fields.number("lighting", &spec.colour.lighting, {.min = 0.0, .max = 10.0});
-  // Float32 holds them, and what is divided by std too.
+  // Float32 must be able to hold them, and the values divided by std.
   parse_per_channel(fields, "mean", {.min = -1e30, .max = 1e30}, spec.mean);
   parse_per_channel(fields, "std", {.min = 1e-30, .max = 1e30}, spec.deviation);
   fields.number("scale", &spec.scale);

@@ -324,7 +324,7 @@ absl::Status ControlClient::Impl::converse(TimePoint give_up) {
   bool joined = false;
   absl::Status end;
   while (true) {
-    // Joined, the stream may rightly be silent for ever; keepalive finds a dead coordinator.
+    // After Join the stream may stay silent for any time; keepalive finds a dead coordinator.
     const TimePoint deadline = joined ? now() + std::chrono::seconds(1) : joined_by;
     const auto message = stream->wait(deadline, [this] { return stopping_.load(); });
     if (message) {
@@ -346,7 +346,7 @@ absl::Status ControlClient::Impl::converse(TimePoint give_up) {
     joined_ = answered_ = false;
     stream_.reset();
   }
-  if (options_.probe != nullptr) options_.probe->tracer().end();  // who asked for it is gone
+  if (options_.probe != nullptr) options_.probe->tracer().end();  // the caller is gone
   if (absl::IsUnimplemented(end)) {
     return absl::UnimplementedError(absl::StrCat("what listens at ", options_.coordinator,
                                                  " is no poseidon-coordinator (", end.message(),

@@ -152,7 +152,7 @@ void ControlStream::write_next() {
   } else if (half_closed_) {
     stream_->close(absl::OkStatus());
   } else if (overrun) {
-    give_up();  // the next stream says what is gone
+    give_up();  // the next stream reports the loss
   }
 }
 

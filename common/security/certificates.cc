@@ -68,7 +68,7 @@ std::string written(BIO* bio) {
   return size > 0 ? std::string(data, static_cast<std::size_t>(size)) : "";
 }
 
-/// Nobody types a pass phrase: an encrypted key is no key here.
+/// There is no user to type a pass phrase, so an encrypted key is refused.
 int no_pass_phrase(char* /*out*/, int /*size*/, int /*writes*/, void* /*user*/) { return -1; }
 
 Certificate parse_certificate(const std::string& pem) {
@@ -238,7 +238,7 @@ Flaw verify(STACK_OF(X509) * authorities, X509* certificate, STACK_OF(X509) * ch
           facts_of(at == nullptr ? certificate : at)};
 }
 
-/// `facts`: of what was shown.
+/// `facts`: of the certificate that was sent.
 PeerObjection objection_to(const Flaw& flaw, const CertificateFacts& facts) {
   const std::string whose = absl::StrCat("the certificate \"", facts.subject, "\" ");
   const bool is_its_own = flaw.of.subject == facts.subject;

@@ -66,7 +66,7 @@ enum class PeerRefusal : std::uint8_t {
 inline constexpr std::size_t kPeerRefusals = 10;
 const char* peer_refusal_name(PeerRefusal refusal);
 
-/// Whether a certificate would be used by who calls or by who answers.
+/// Whether the caller or the server uses the certificate.
 enum class CertificateUse : std::uint8_t { kCalls, kAnswers };
 
 struct PeerObjection {

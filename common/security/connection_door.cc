@@ -226,7 +226,8 @@ void ConnectionDoor::run() {
     waiting.assign(1, {wake_.get(), POLLIN, 0});
     for (const Descriptor& listener : listeners_) waiting.push_back({listener.get(), POLLIN, 0});
     for (const Arriving& arriving : arriving_) waiting.push_back({arriving.socket, POLLIN, 0});
-    // Without a deadline when nobody is arriving: this thread lives as long as the port is open.
+    // No deadline when no connection is in its handshake: this thread lives as long as the port is
+    // open.
     const int patience_ms =
         arriving_.empty() ? -1 : patience_until(arriving_.front().deadline, clock_.now());
     if (::poll(waiting.data(), waiting.size(), patience_ms) < 0 && errno != EINTR) break;
@@ -251,7 +252,7 @@ bool ConnectionDoor::hear(Arriving& arriving) {
     char first = 0;
     const ssize_t peeked = ::recv(arriving.socket, &first, 1, MSG_PEEK);
     if (peeked < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-    // Who has hung up already is gRPC's to notice, as ever.
+    // gRPC notices a peer that has already closed its connection.
     if (peeked <= 0 || first != kGreeting.front()) {
       take_(arriving.socket);
       return true;

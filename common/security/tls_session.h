@@ -60,7 +60,7 @@ class TlsSession {
     kWantsWrite,  ///< again when the socket takes bytes; a write then with the same bytes
     kClosed,      ///< the other end has closed it properly (close_notify)
     kCut,         ///< the connection has ended in another way
-    kAlert,       ///< the other end objects to what it got
+    kAlert,       ///< the other end refused our certificate or message
     kJudged,      ///< the other end's certificate is refused, see objection()
     kBroken       ///< what came is not TLS, or was changed on its way
   };

@@ -56,7 +56,7 @@ void ThreadTeam::for_ranges(std::size_t elements, Body body) {
     elements_ = elements;
     body_ = &body;
     next_.store(0, std::memory_order_relaxed);
-    // Read-modify-write, which no later read overtakes: notify_all looks for who sleeps.
+    // Read-modify-write, which no later read overtakes: notify_all reads the number of sleepers.
     gate_.fetch_or(kOpen);
     gate_.notify_all();
     take_ranges();

@@ -86,7 +86,7 @@ class MemoryNetwork::Pipe : public std::enable_shared_from_this<Pipe> {
     Bytes bytes = copy(message);
     ++to.in_flight;
     network_->max_queued_ = std::max(network_->max_queued_, to.in_flight);
-    if (cut_) return;  // lost; the end hears of it
+    if (cut_) return;  // lost; the end is told
     if (network_->draw(network_->faults_.cut)) {
       ++network_->cuts_;
       cut();
@@ -107,8 +107,8 @@ class MemoryNetwork::Pipe : public std::enable_shared_from_this<Pipe> {
     post(i, [this, i] { deliver(i); });
   }
 
-  /// `from` ends the stream with `status`: both ends hear on_closed, the other after what was
-  /// written.
+  /// `from` ends the stream with `status`: both ends get on_closed, the other end after all
+  /// messages written before.
   void close(int from, const absl::Status& status) {
     side(from).has_closed = true;
     Side& to = side(1 - from);
@@ -123,7 +123,7 @@ class MemoryNetwork::Pipe : public std::enable_shared_from_this<Pipe> {
 
   void abandon(int i) {
     side(i).handler = nullptr;
-    if (!cut_ && !side(i).has_closed) cut();  // what was written before a close still arrives
+    if (!cut_ && !side(i).has_closed) cut();  // messages written before a close still arrive
   }
 
   void cut() {

@@ -89,8 +89,8 @@ void CheckpointBook::send_forget(const ForgetParts& forget) {
 }
 
 /// Its checkpoints of such epochs were made for another coordinator, or for this one after its
-/// state directory was copied. Then the copy must not say what is kept: neither here nor, by its
-/// name, in a later process, for which the epochs would look like its own.
+/// state directory was copied. Then the copy must not decide what servers keep: neither in this
+/// process nor, by the copy's name, in a later one, which would take the epochs for its own.
 void CheckpointBook::look_for_unknown_epochs(const NodeInfo& server) {
   if (server.newest_epoch <= newest_epoch_ || !knows_all_) return;
   knows_all_ = false;

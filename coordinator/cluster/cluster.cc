@@ -236,7 +236,7 @@ void Cluster::handle_member(NodeId from, const v1::NodeMessage& message) {
   }
   JobActions actions = handle_report(from, message);
   for (JobAction& action : actions) {
-    // A job knows nobody else than its own nodes.
+    // A job knows its own nodes only.
     if (auto* refusal = std::get_if<CountRefusal>(&action)) {
       absl::StrAppend(&refusal->text, " (sent by ", sender_text(membership_, from), ")");
     }
@@ -507,13 +507,13 @@ void Cluster::tick() {
   watch_drift(now);
 }
 
-/// Cut off from us alone. Not after a lease already: who dies while the job trains is vouched for
-/// by the iteration in flight, and gone a moment later.
+/// Cut off from us alone. Not after one lease: when a node dies while the job trains, the iteration
+/// in flight still completes with its gradient, which looks like a sign of life.
 void Cluster::tell_who_is_vouched_for(Nanoseconds now) {
   const std::vector<NodeId> nodes =
       membership_.vouched_for(2 * context_.options.membership.lease, now);
   const std::set<NodeId> before = std::exchange(vouched_for_, {nodes.begin(), nodes.end()});
-  for (const NodeId id : before) {  // its stream ended, and that is all that was heard
+  for (const NodeId id : before) {  // its stream ended without a goodbye
     if (membership_.find(id) != nullptr && !streams_.has_stream(id)) vouched_for_.insert(id);
   }
   for (const NodeId id : nodes) {
@@ -545,7 +545,7 @@ void Cluster::watch_drift(Nanoseconds now) {
   host_.apply(host_.job()->on_measured_times(times, now));
 }
 
-/// Events of the job go on meanwhile, its deadlines do not: nobody ticks.
+/// Events of the job are still handled meanwhile; its deadlines are not, because there is no tick.
 void Cluster::end_before_shutdown(const std::string& reason) {
   if (!host_.job() || host_.job()->ended()) return;
   const std::string why = absl::StrCat("the coordinator was stopped (", reason, ")");

@@ -33,8 +33,8 @@ struct ClusterOptions {
   OnShutdown on_shutdown = OnShutdown::kEndJob;
   /// How long shutdown waits for a checkpoint of the job that trains; 0: takes none.
   Nanoseconds shutdown_checkpoint_timeout = std::chrono::seconds(10);
-  /// How much longer at most shutdown answers status clients that have not yet heard of the end of
-  /// their job. Only clients that polled within this time count.
+  /// The longest time that shutdown still answers status clients that do not know yet that their
+  /// job has ended. Only clients that polled within this time count.
   Nanoseconds last_words{0};
 };
 

@@ -26,7 +26,7 @@ std::vector<Participant> participants_of(const std::vector<NodeInfo>& nodes,
   return participants;
 }
 
-/// Whether record and metrics.jsonl are of one job of so many iterations.
+/// Whether the record and metrics.jsonl are of one job with this number of iterations.
 absl::Status check_progress(const DurableJob& record, const MetricsProgress& progress,
                             Iteration iterations) {
   if (record.running->first_iteration > iterations) {
@@ -158,7 +158,8 @@ void Returns::end_outdated_epoch(const NodeInfo& node, const v1::Join& join) {
   }
 }
 
-/// Who joins as a new node ends what was here of it, and of the process that had its address.
+/// When a process joins as a new node, its earlier membership ends, and so does that of the process
+/// that had its address.
 void Returns::make_room(const NodeInfo& node, const v1::Join& join) {
   const auto depart_now = [this](NodeId id, const std::string& why) {
     if (const auto gone = membership_.leave(id, why, context_.now())) {
@@ -179,7 +180,7 @@ void Returns::make_room(const NodeInfo& node, const v1::Join& join) {
   }
 }
 
-/// For whoever asks; nothing depends on it.
+/// For status only; nothing depends on it.
 void Returns::recall_last_job() {
   const absl::StatusOr<std::string> text = context_.state->load_outcome();
   absl::StatusOr<v1::GetStatusResponse> outcome =
@@ -215,7 +216,7 @@ absl::Status Returns::restore() {
     return absl::OkStatus();
   }
   absl::StatusOr<DurableJob> record = durable_job_from_json(**text);
-  // The nodes train on meanwhile: who has a whole copy loses nothing.
+  // The nodes train on meanwhile; with an intact copy of the record nothing is lost.
   if (absl::IsDataLoss(record.status())) return refusal(record.status());
   if (!record.ok()) {
     context_.state->set_job_aside();

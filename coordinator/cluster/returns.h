@@ -5,15 +5,13 @@
 //
 // Invariants
 //  1. A node reattaches only as the process, and in the place, that the job knows; otherwise it
-//  joins
-//     as a new node, and what was here of it departs first.
-//  2. An earlier coordinator's job goes on from its record and its run directory, or restore says
-//     why it cannot. It is never begun anew once it has trained.
+//     joins as a new node, and its earlier membership ends first.
+//  2. restore continues an earlier coordinator's job from its record and its run directory, or
+//     returns why it cannot. It is never begun anew once it has trained.
 //  3. Where that coordinator died between ending an epoch and writing it down, a node that is
-//  beyond
-//     the recorded epoch ends it here, too.
-// Threads: restore and what it calls block on the disk and take Cluster's mutex where they need it,
-// before there are streams and calls. All else is used with the mutex held.
+//     beyond the recorded epoch ends it here, too. Threads: restore and the functions that it calls
+//     block on the disk, and take Cluster's mutex when they need it. It runs before there are
+//     streams and calls. All else is used with the mutex held.
 
 #include <optional>
 #include <string>

@@ -5,8 +5,8 @@
 //
 // Invariants
 //  1. The directory is closed as "over" once, when the job has ended.
-//  2. Nodes of a job that is done are told to stop only after its files are closed: should this
-//     process die before, they still have what is missing on the disk.
+//  2. Nodes of a job that is done are told to stop only after its files are closed: if this process
+//     dies before that, they can still send the missing lines.
 //  3. A job whose last lines could not be written has failed, whatever its training says.
 // Used with Cluster's mutex held (cluster_context.h); wait_until_closed releases it while it waits.
 
@@ -24,8 +24,8 @@ namespace poseidon {
 
 class RunOutput {
  public:
-  /// A job begins or goes on in this directory. Returns the earlier job's, to be destroyed without
-  /// the mutex: its destructor waits for a thread that takes it.
+  /// A job begins or continues in this directory. Returns the earlier job's, to be destroyed
+  /// without the mutex: its destructor waits for a thread that takes it.
   std::shared_ptr<RunFiles> begin(std::shared_ptr<RunFiles> directory);
   /// For the destructor of Cluster.
   std::shared_ptr<RunFiles> release() { return std::exchange(directory_, nullptr); }

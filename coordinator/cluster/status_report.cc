@@ -191,7 +191,7 @@ CoordinatorFigures StatusReport::figures(const std::set<NodeId>& silent_nodes) c
   fill_nodes(nodes, silent_nodes);
   const auto add = [&](const auto& statuses, NodeRole role) {
     for (const v1::NodeStatus& node : statuses) {
-      // Of a job that is over, nobody is missing.
+      // A job that is over misses no nodes.
       if (node.state() == "lost" && (!host_.job() || host_.job()->ended())) continue;
       figures.nodes.push_back({.role = role_name(role),
                                .rank = node.rank() < 0 ? "" : absl::StrCat(node.rank()),
@@ -212,7 +212,7 @@ CoordinatorFigures StatusReport::figures(const std::set<NodeId>& silent_nodes) c
   job.state = job_state_name(host_.state());
   job.iterations = host_.job()->description().iterations;
   job.progress = host_.job()->progress(context_.now());
-  if (host_.job()->ended()) job.progress.images_per_s = 0.0;  // what it was is in its status
+  if (host_.job()->ended()) job.progress.images_per_s = 0.0;  // its outcome is in its status
   job.epoch = host_.job()->epoch();
   job.workers = static_cast<std::size_t>(std::ranges::count_if(
       host_.job()->workers(),

@@ -61,8 +61,8 @@ absl::Status check_weights_stay(const std::filesystem::path& weights,
                    run_directory.string(), " begins; choose another --run-dir"));
 }
 
-/// Who goes on from a checkpoint may have lost a server for good, and cannot change the job: it has
-/// fewer copies then.
+/// A cluster that continues from a checkpoint may have lost a server for good, and the job cannot
+/// be changed: then it has fewer copies.
 absl::Status check_counts(const v1::SubmitRequest& request, const ResolvedJob& job,
                           bool from_checkpoint) {
   if (job.batch_size < 1 || job.batch_size > std::numeric_limits<std::uint32_t>::max()) {
@@ -108,7 +108,7 @@ absl::Status Submissions::reserve() {
   return absl::OkStatus();
 }
 
-/// `source`: go on from this checkpoint, whose job the request has.
+/// `source`: continue from this checkpoint, whose job is in the request.
 absl::StatusOr<v1::SubmitResponse> Submissions::submit(const v1::SubmitRequest& request,
                                                        std::optional<SnapshotId> source) {
   if (request.job_json().size() > context_.options.max_job_bytes) {
@@ -120,7 +120,7 @@ absl::StatusOr<v1::SubmitResponse> Submissions::submit(const v1::SubmitRequest& 
   if (request.workers() > max_nodes || request.servers() > max_nodes) {
     return absl::InvalidArgumentError(absl::StrCat("a cluster has at most ", max_nodes, " nodes"));
   }
-  // One spelling, so that nobody takes it for another one's.
+  // One spelling, so that it cannot be taken for another directory.
   std::filesystem::path path = plain_folder(request.run_directory());
   const std::filesystem::path state = std::filesystem::absolute(context_.state->path());
   POSEIDON_RETURN_IF_ERROR(check_run_path(path, state));
@@ -180,8 +180,8 @@ absl::StatusOr<v1::SubmitResponse> Submissions::submit(const v1::SubmitRequest& 
   return response;
 }
 
-/// What a job is told of the checkpoint that it goes on from. In the run's own directory it is the
-/// same job again, in another one a branch of it.
+/// The facts that a job needs of the checkpoint that it continues from. In the run's own directory
+/// it is the same job again, in another one a branch of it.
 absl::Status Submissions::add_source(SnapshotId source, JobDescription& description) {
   if (snapshot_iteration(source) >= description.iterations) {
     return absl::FailedPreconditionError(
@@ -261,7 +261,7 @@ void Submissions::on_closed() {
       watch_.count_end(host_.state() == JobState::kDone, host_.job()->was_stopped());
     }
   }
-  // Only now, that all its files are whole, nobody needs to go on with it.
+  // Only now, with all of its files complete, no later process has to continue it.
   if (ended) {
     const absl::StatusOr<std::string> outcome = outcome_to_json(*ended);
     absl::Status status = outcome.ok() ? context_.state->store_outcome(*outcome) : outcome.status();

@@ -38,7 +38,7 @@ class Submissions {
         host_(host),
         report_(report) {}
 
-  /// `source`: go on from this checkpoint, whose job the request has.
+  /// `source`: continue from this checkpoint, whose job is in the request.
   absl::StatusOr<v1::SubmitResponse> submit(const v1::SubmitRequest& request,
                                             std::optional<SnapshotId> source);
   bool is_under_way() const { return is_under_way_; }

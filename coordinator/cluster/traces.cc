@@ -18,8 +18,8 @@ constexpr double kNoticeSeconds = 0.3;
 /// Longest time for the iterations, whatever the operator says.
 constexpr Milliseconds kMaxTraceTimeout{600000};
 
-/// No node may be beyond it when it hears of the trace. One iteration is under way, and the next
-/// may begin meanwhile.
+/// No node may be beyond it when the request for the trace arrives. One iteration is under way, and
+/// the next may begin meanwhile.
 Iteration first_iteration(const JobRun& job, const JobProgress& progress, std::uint64_t wanted) {
   Iteration first = progress.completed + 2;
   if (progress.images_per_s > 0.0) {

@@ -22,7 +22,7 @@ std::uint64_t most_model_bytes(const Plan& plan) {
 }  // namespace
 
 absl::Status worth_another_try(const absl::Status& status) {
-  // A part that does not fit is no fault of the disk.
+  // A part that does not fit is not an error of the disk.
   if (status.ok() || absl::IsInvalidArgument(status)) return status;
   return absl::UnavailableError(absl::StrCat("the model cannot be stored: ", status.message()));
 }

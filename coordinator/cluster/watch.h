@@ -5,8 +5,8 @@
 // Called by: cluster*.cc and the other parts report here. Calls: coordinator/watch/ and the log.
 //
 // Invariants
-//  1. Nothing is decided by what is kept here, but for the times of layers (slowest), by which the
-//     job considers another plan.
+//  1. No decision depends on this data, except that the job considers another plan by the times of
+//     layers (slowest).
 //  2. Numbers from nodes are checked here: what makes no sense is not added.
 //  3. Totals never go back: iterations that are trained again are counted again.
 // Used with Cluster's mutex held (cluster_context.h).
@@ -59,7 +59,7 @@ class Watch {
   std::optional<LoadRates> load(NodeId node) const { return loads_.rates(node); }
 
   // ---- the job ----
-  /// A job begins, or goes on, from this iteration with this curve.
+  /// A job begins or continues at this iteration with this curve.
   void begin_job(LossCurve curve, Iteration first);
   void count_job(const JobCounts& counts) { counts_.jobs += counts; }
   void count_end(bool done, bool was_stopped);
@@ -92,7 +92,7 @@ class Watch {
   CounterBook counters_;
 };
 
-/// "worker 10.0.0.1:4701, node 3", for messages about what it sent.
+/// "worker 10.0.0.1:4701, node 3", for messages about the node.
 std::string sender_text(const Membership& membership, NodeId from);
 
 }  // namespace poseidon

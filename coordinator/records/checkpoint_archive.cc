@@ -101,7 +101,7 @@ fs::path CheckpointArchive::path_of(const CheckpointManifest& manifest) const {
 std::vector<CheckpointManifest> CheckpointArchive::load(
     std::vector<std::string>& unreadable) const {
   std::vector<CheckpointManifest> manifests;
-  bool is_there = false;  // an error is told by itself
+  bool is_there = false;  // it reports its own errors
   const std::size_t errors = unreadable.size();
   const std::vector<fs::directory_entry> entries = entries_of(directory_, unreadable);
   for (const fs::directory_entry& job : entries) {

@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A pipe that nobody reads is an error, not somebody to wait for.
+/// A pipe without a reader is an error; it is not waited for.
 constexpr int kMetricsFlags = O_WRONLY | O_CLOEXEC | O_APPEND | O_NONBLOCK;
 /// Between two attempts to write to a disk that does not take it.
 constexpr Milliseconds kRetryPause{500};
@@ -41,8 +41,8 @@ absl::Status errno_status(const char* what, const fs::path& path) {
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", what, " ", path.string()));
 }
 
-/// What is about to be cut off after `bytes` of the metrics goes beside them, if there are whole
-/// lines in it: a disk has damaged the first of them, and somebody may want the others.
+/// Keeps the lines that are about to be cut off after `bytes` of the metrics in a file beside them,
+/// if some are intact: a disk has damaged the first of them, and the user may want the others.
 absl::Status keep_cut_lines(const fs::path& metrics, std::ifstream& in, std::uint64_t bytes) {
   in.clear();
   in.seekg(static_cast<std::streamoff>(bytes));
@@ -82,7 +82,7 @@ std::size_t end_of_iterations_before(std::string_view metrics, Iteration iterati
 /// name, too.
 bool is_foreign_metrics(const fs::path& metrics) {
   const absl::StatusOr<Descriptor> file = open_file(metrics);
-  if (!file.ok()) return false;  // who is to write there says why he cannot
+  if (!file.ok()) return false;  // the later write reports the error
   std::string begin(kMaxMetricsLineBytes, '\0');
   const ssize_t got = ::pread(file->get(), begin.data(), begin.size(), 0);
   begin.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
@@ -121,7 +121,7 @@ absl::StatusOr<std::unique_ptr<ModelFile>> ModelFile::open(const fs::path& direc
                                                            std::uint64_t total_bytes) {
   std::unique_ptr<ModelFile> file(new ModelFile(directory / kModelFile, total_bytes));
   if (absl::Status opened = file->file_.open(); !opened.ok()) {
-    // A folder of that name, say: somebody can take it away, and the model is worth the wait.
+    // For example a folder of that name: a user can remove it, and the model is worth the wait.
     return absl::IsInvalidArgument(opened) ? absl::FailedPreconditionError(opened.message())
                                            : opened;
   }
@@ -338,14 +338,15 @@ void RunDirectory::write_loop() {
     if (closing && (!failing || last_tries == 0)) break;
     if (closing && failing) std::this_thread::sleep_for(kRetryPause);
   }
-  // Who hears that all is closed may forget the job, and no worker tells the lines again then.
+  // Once the run is reported as closed, its job may be forgotten, and no worker sends the lines
+  // again.
   if (::fdatasync(metrics_fd_.get()) != 0 && errno != EINVAL) {
     spdlog::error("{}", std::string(errno_status("write to disk", path_ / kMetricsFile).message()));
   }
   events_.on_closed();
 }
 
-/// Takes what is written out of `items`. What is to be written elsewhere, and finds no room there,
+/// Removes written lines from `items`. What is to be written elsewhere, and finds no room there,
 /// holds up nothing but metrics that go back; unless it is the first since they did, for whoever
 /// goes on with the run must not take the lines behind for those of the course that was left.
 RunDirectory::Written RunDirectory::write_items(std::deque<Item>& items) {
@@ -426,11 +427,11 @@ absl::Status RunDirectory::write_lines(std::deque<Item>& items) {
   return absl::OkStatus();
 }
 
-/// The record of the job is on another disk, and who goes on with the job after this process needs
-/// it the more when the run's own disk is full. When the run is over nobody goes on with it: then
-/// what cannot be written there must not keep the last lines from being written here. A record of
-/// what came after the metrics went back must not be there before they have: their lines of before
-/// would be taken for its own. Of several the newest is written, and no older one after it.
+/// The record of the job is on another disk, and the next process needs it all the more when the
+/// run's own disk is full. When the run is over no process continues it: then a failed write there
+/// must not delay the last lines here. A record of what came after the metrics went back must not
+/// be there before they have: their lines of before would be taken for its own. Of several the
+/// newest is written, and no older one after it.
 void RunDirectory::write_elsewhere(std::deque<Item>& items, bool is_over) {
   std::set<std::string> newer;  // names
   const auto first_back = std::find_if(items.begin(), items.end(), [](const Item& item) {
@@ -454,7 +455,7 @@ void RunDirectory::write_elsewhere(std::deque<Item>& items, bool is_over) {
 }
 
 /// Lines go to a file that can be found by its name: if it, or its folder, was removed or moved,
-/// what is written to it is lost.
+/// lines written to it are lost.
 absl::Status RunDirectory::find_again() {
   const fs::path metrics = path_ / kMetricsFile;
   struct stat ours {};
@@ -511,7 +512,7 @@ std::optional<MetricsProgress> progress_of_earlier(const fs::path& directory,
                                                    RunDirectory::Begin begin) {
   if (begin == RunDirectory::Begin::kAnew) return std::nullopt;
   std::ifstream in(directory / kMetricsFile, std::ios::binary);
-  return read_metrics_progress(in);  // no such file: nothing is told
+  return read_metrics_progress(in);  // no such file: nothing to report
 }
 
 fs::path plain_folder(const fs::path& path) {

@@ -194,7 +194,7 @@ class RunDirectory final : public RunFiles {
   Mutex mutex_;
   CondVar changed_;
   std::deque<Item> queue_ ABSL_GUARDED_BY(mutex_);
-  /// Including what is being written.
+  /// Including the lines that are being written.
   std::size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool overflow_ ABSL_GUARDED_BY(mutex_) = false;
   /// One that may be written elsewhere is among them.

@@ -26,7 +26,7 @@ constexpr std::uint64_t kMostSkipped = kEpochs / 2;
 
 }  // namespace
 
-/// A folder that is gone, say, is not the fault of who submits a job.
+/// For example a missing folder: not an error of the user who submits a job.
 absl::Status StateDirectory::write(const fs::path& file, std::string_view text) {
   const absl::Status status = write_file_atomically(file, text);
   if (status.ok()) return status;
@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<StateDirectory>> StateDirectory::open(const fs::p
   for (const fs::path& file : {state->job_file(), state->outcome_file(), state->epoch_file()}) {
     remove_leftovers(file);
   }
-  // next_epoch says what is wrong with a file that cannot be read.
+  // next_epoch reports a file that cannot be read.
   const std::uint64_t last = state->last_epoch().value_or(0);
   {
     const MutexLock lock(state->mutex_);

@@ -210,7 +210,7 @@ TraceActions TraceRun::on_gone(NodeId id, const std::string& reason, Nanoseconds
   if (done_ || node == nullptr || !node->gone.empty()) return actions;
   node->gone = reason;
   if (!recording_ && !waits_for_operator_ && collecting() && &nodes_[at_] == node) {
-    fetch(now, actions);  // names it, and goes on with the next one
+    fetch(now, actions);  // names it and continues with the next one
   }
   return actions;
 }

@@ -15,7 +15,7 @@ class TraceSink {
   virtual ~TraceSink() = default;
   /// Queues. Cluster::on_trace_written follows when all that is queued has gone.
   virtual void write(const v1::TracePart& part) = 0;
-  /// Ends the stream after what is queued. Idempotent.
+  /// Ends the stream after all queued parts. Idempotent.
   virtual void finish(const absl::Status& status) = 0;
 };
 

@@ -257,7 +257,7 @@ absl::Status Expander::read_defaults() {
   return fields.finish();
 }
 
-// What nobody uses is a mistake more often than not.
+// An unused block or parameter is usually a mistake.
 absl::Status Expander::check_all_used() const {
   for (const auto& [name, block] : blocks_) {
     if (!block.is_used) return refuse(absl::StrCat(block.title, ": no layer uses it; remove it"));

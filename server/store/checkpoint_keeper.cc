@@ -286,7 +286,7 @@ void CheckpointKeeper::forget(SnapshotId snapshot) {
       std::erase_if(started_, [snapshot](const Started& s) { return s.snapshot == snapshot; });
     }
     remove_own(snapshot);
-    // Else another coordinator, to which all is told again, would count it.
+    // Otherwise another coordinator, which gets all reports again, would count it.
     if (was_sealed) report(snapshot, absl::CancelledError("it is not wanted any more"), 0);
   });
 }

@@ -133,7 +133,7 @@ fs::path free_damaged_folder(const StorePaths& paths) {
   return last;
 }
 
-/// Takes what is whole in the rescue folder into `db`. May be cut off and begun again.
+/// Adds the intact files of the rescue folder to `db`. May be cut off and begun again.
 absl::Status rescue(const StorePaths& paths, const rocksdb::Options& options, rocksdb::DB& db) {
   std::map<SnapshotId, std::vector<TableFile>> snapshots;
   std::size_t damaged = 0;

@@ -235,8 +235,8 @@ void FactorExchange::settle(const FactorLanding& landing) {
 
 // ---- what goes wrong ----
 
-/// Who sent what does not fit hears why, and fails its run. One that we connected to can only be
-/// cut; its address is the plan's, so it is no stranger, and the run fails here.
+/// The sender of an invalid message gets the reason, and its run fails. One that we connected to
+/// can only be cut; its address is the plan's, so it is no stranger, and the run fails here.
 void FactorExchange::refuse(Peer& peer, const Objection& objection) {
   peers_access_.door->count_refusal(*peer.stream, objection);
   if (peer.stream->origin() == PeerStreamOrigin::kAccepted) {
@@ -286,7 +286,7 @@ void FactorExchange::lost(Peer& peer, const absl::Status& status) {
                     options_.log);
   }
   traffic_->node().count(NodeCount::kRetriesWorker);
-  // Our turn after a pause; or the other's, who has until the end of our patience.
+  // We reconnect after a pause; or the other worker does, until we give up.
   const Nanoseconds delay = we_connect ? decision.pause : options_.give_up_after;
   peers_access_.transport->post_after(
       delay, [this, alive = alive_, &peer, loss, we_connect, delay, unreachable] {

@@ -60,7 +60,7 @@ void PeerDoor::on_message(PeerStream& stream, const Bytes& message) {
     return;
   }
   if (host_ == nullptr) {
-    // Not counted: who has its assignment earlier than we comes too early, that is all.
+    // Not counted: a worker that got its assignment earlier than we did only comes too early.
     stream.close(absl::AbortedError("this worker has no part in such a job at present"));
     return;
   }

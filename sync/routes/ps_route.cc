@@ -255,8 +255,8 @@ Objection PsRoute::judge(ServerIndex from, const DecodedChunk& decoded) const {
             absl::StrCat("exact parameters of chunk ", header.chunk.value(), " at version ",
                          header.iteration, ", for which this worker did not ask")};
   }
-  const bool asked =
-      chunk.request != Request::kNone && chunk.request != Request::kPullExact;  // of what is here
+  const bool asked = chunk.request != Request::kNone &&
+                     chunk.request != Request::kPullExact;  // of the present version
   if (header.iteration != chunk.version + 1 || !asked) {
     return {
         DataRefusal::kIteration,

@@ -101,7 +101,7 @@ class PsRoute {
     bool greets = false;        ///< queued as the first message of a stream, without a request
     bool early = false;         ///< version + 1 arrived before the norms of its step
     PayloadBuffer rounded;      ///< the gradient in 16 bits; empty when float32 travels ...
-    Iteration rounded_of = -1;  ///< ... and the iteration of what it holds
+    Iteration rounded_of = -1;  ///< ... and the iteration of its content
   };
 
   void enqueue(ChunkId chunk, Request kind);

@@ -106,7 +106,7 @@ std::pair<std::uint32_t, std::uint32_t> SfbRoute::wanted_pieces(const Layer& lay
 }
 
 void SfbRoute::begin(Layer& layer, Slot& slot, Iteration iteration) {
-  // Everybody has what was sent from this slot before.
+  // All workers have the set that this slot held before.
   for (std::uint32_t peer = 0; iteration >= 2 && peer < plan_.workers(); ++peer) {
     note_taken(layer, WorkerRank(peer), iteration - 2);
   }
@@ -131,7 +131,7 @@ void SfbRoute::note_taken(Layer& layer, WorkerRank peer, Iteration iteration) {
   taken = iteration;
 }
 
-/// Nobody's backward begins before its forward has read all layers.
+/// No worker begins its backward before its forward has read all layers.
 void SfbRoute::note_parameters_taken(WorkerRank peer) {
   if (has_parameters_[peer.value()]) return;
   has_parameters_[peer.value()] = true;
@@ -353,7 +353,7 @@ FactorLanding SfbRoute::on_message(WorkerRank from, const DecodedFactor& message
       widen_payload(ElementType::kFloat32, run, to);
       to += run.size;
     }
-    // After the copy, in the cache; a refused piece has not landed, so nobody reads it.
+    // After the copy, while it is in the cache; a refused piece has not landed, so it is not read.
     if (!all_finite(target)) {
       return {.objection = object(
                   DataRefusal::kNotFinite,

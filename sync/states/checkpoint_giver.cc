@@ -72,7 +72,7 @@ CheckpointGiver::~CheckpointGiver() {
     transfers->live.clear();
     closed->set_value();
   });
-  closed->get_future().wait();  // bounded: the loop runs what is posted, and nothing on it blocks
+  closed->get_future().wait();  // bounded: the loop runs all posted tasks, and none of them blocks
 }
 
 void CheckpointGiver::save_at(Iteration version) {
@@ -140,8 +140,8 @@ absl::StatusOr<std::shared_ptr<std::vector<float>>> CheckpointGiver::read(
     POSEIDON_RETURN_IF_ERROR(as_kept ? state_->read_held(*piece.layer, ranges[i], part)
                                      : state_->read(*piece.layer, ranges[i], part));
   }
-  // Of the loss before the last step, which was finite, nobody would see it. All workers' pieces
-  // are the whole layer.
+  // The loss before the last step was finite and does not show it. All workers' pieces are the
+  // whole layer.
   if (!all_finite(std::span(*values).first(elements))) {
     return absl::FailedPreconditionError(
         absl::StrCat("the parameters of layer ", layer_names_[piece.layer->value()],

@@ -68,7 +68,7 @@ StateSender::~StateSender() {
     shared->transfer.reset();
     closed->set_value();
   });
-  closed->get_future().wait();  // bounded: the loop runs what is posted, and nothing on it blocks
+  closed->get_future().wait();  // bounded: the loop runs all posted tasks, and none of them blocks
 }
 
 void StateSender::send(Iteration version, std::vector<float> state) {

@@ -31,8 +31,8 @@ struct ForwardArgs {
   float* statistics = nullptr;
   float* output = nullptr;               ///< device; written whole
   const std::int32_t* labels = nullptr;  ///< device; one per sample (loss and accuracy)
-  std::int64_t valid_samples = 0;        ///< the first so many count (loss and accuracy)
-  std::uint64_t first_sample = 0;        ///< as in Batch (dropout)
+  std::int64_t valid_samples = 0;  ///< number of leading samples that count (loss and accuracy)
+  std::uint64_t first_sample = 0;  ///< as in Batch (dropout)
   Phase phase = Phase::kTrain;
 };
 

@@ -119,7 +119,7 @@ class Executor {
   /// Running statistics (batch normalisation) of all layers, end to end: the tensors of
   /// statistic_places(net()), `statistics_count()` elements. They begin as the layers' initialisers
   /// say, forward in Phase::kTrain moves them by this worker's batches alone, and forward in
-  /// Phase::kTest computes with them. Not synchronised: what is saved are rank 0's. Between passes.
+  /// Phase::kTest computes with them. Not synchronised: rank 0's are saved. Between passes.
   virtual absl::Status read_statistics(std::span<float> values) = 0;
   virtual absl::Status write_statistics(std::span<const float> values) = 0;
 
@@ -142,7 +142,7 @@ class Executor {
 
   /// Whether device_times() tells what layers took. If not, they compute between the hooks.
   virtual bool times_itself() const { return false; }
-  /// Of the last pass, what was wanted of it. What lies between two layers is the device's wait for
+  /// The requested figures of the last pass. What lies between two layers is the device's wait for
   /// parameters; copies are those of the pass and of steps within it. Until the next pass begins.
   virtual DeviceTimes device_times() const { return {}; }
   /// Applies from the next pass on; initially kLayers. No effect when the device does not time

@@ -24,7 +24,7 @@
 
 namespace poseidon {
 
-/// This worker's rank among all workers, which decides what it reads.
+/// This worker's rank among all workers, which decides the samples that it reads.
 struct BatchPlacement {
   std::uint32_t workers = 1;  ///< P1
   std::uint32_t rank = 0;

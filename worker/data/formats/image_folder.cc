@@ -206,7 +206,7 @@ class ImageFolder final : public Dataset {
   }
 
  private:
-  /// Whether what was listed is what lies there now, apart from single files.
+  /// Whether the folder is still the one that was listed, apart from single files.
   bool is_still_there(std::int32_t label) const {
     const auto& class_name = class_names_[static_cast<std::size_t>(label)];
     return FolderIdentity::of(folder_) == identity_ &&

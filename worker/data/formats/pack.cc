@@ -60,7 +60,7 @@ absl::Status visit_samples(
   return absl::OkStatus();
 }
 
-/// Counts a sample that is unreadable and goes on; the machine's errors end it.
+/// Counts an unreadable sample and continues; errors of the machine end the packing.
 absl::Status note_unreadable(const Dataset& dataset, std::int64_t index, const absl::Status& status,
                              const VisitEvents& events, SampleCounts& counts) {
   const std::string name = dataset.sample_name(index);

@@ -22,7 +22,8 @@ namespace poseidon {
 /// runs at a time, and nothing in it outlives a forward or a backward.
 class Scratch {
  public:
-  /// While operators are made: from now on at least so many bytes. May throw std::bad_alloc.
+  /// While operators are made: requires at least this many bytes from now on. May throw
+  /// std::bad_alloc.
   void reserve(std::size_t bytes);
   std::byte* at(std::size_t offset) const { return memory_.get() + offset; }
 

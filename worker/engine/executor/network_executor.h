@@ -138,7 +138,7 @@ class NetworkExecutor final : public Executor {
   FactorStepArgs factor_args(LayerIndex layer, std::span<const float> output_gradients,
                              std::span<const float> inputs);
   absl::Status forward_node(std::size_t index, const ExecutionHooks& hooks);
-  /// Has the layer's parameters on the device before what is queued from now on.
+  /// Makes the layer's parameters available on the device to all work that is queued from now on.
   absl::Status bring_parameters(LayerIndex layer, const ExecutionHooks& hooks);
   /// Has the batch on the device.
   absl::Status bring_batch(const Batch& batch);
@@ -193,7 +193,8 @@ class NetworkExecutor final : public Executor {
 
   // Of this forward, losses first: in place, or one after the other in host_copy_.
   std::vector<std::span<const float>> results_;
-  // Of this backward: layers whose gradients are under way, in order; the first so many are done.
+  // Of this backward: layers whose gradients are being copied, in order, and the number of those
+  // that are done.
   std::vector<std::uint32_t> returning_;
   std::size_t handed_back_ = 0;
 

@@ -25,7 +25,7 @@ namespace poseidon {
 /// here costs anything. All marks are made in create(): a pass makes none.
 class PassTimes {
  public:
-  /// For passes of up to so many of each; the device outlives it. Errors: the device's.
+  /// For passes of at most this many of each; the device must outlive it. Errors: the device's.
   static absl::StatusOr<PassTimes> create(Device* device, std::size_t intervals,
                                           std::size_t copies);
   PassTimes() = default;
