@@ -156,8 +156,7 @@ struct ChannelsLastForm : FormBase<ElementType, kWideness> {
   __device__ static void sum_parts(const Images& images, std::int64_t parts, double* partial,
                                    const Take& take) {
     __shared__ double firsts[kRows][kLanes][kWide], seconds[kRows][kLanes][kWide];
-    const int x = static_cast<int>(threadIdx.x) % kLanes,
-              y = static_cast<int>(threadIdx.x) / kLanes;
+    const int x = static_cast<int>(threadIdx.x) % kLanes, y = static_cast<int>(threadIdx.x) / kLanes;
     const std::int64_t pixels = images.valid * images.plane;
     for (std::int64_t w = blockIdx.x; w < parts * tiles(images); w += gridDim.x) {
       const std::int64_t part = w / tiles(images), c = channel(w % tiles(images));

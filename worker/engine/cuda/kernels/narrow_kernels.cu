@@ -191,8 +191,7 @@ __global__ void transpose_short_kernel(std::int64_t count, std::int64_t rows, st
         give(begin + first * rows + i, r * length + c, first + c);
       }
     } else {  // length x columns, to columns x length
-      for (int i = thread; i < shorter * length; i += kThreads)
-        take(i, begin + first * columns + i);
+      for (int i = thread; i < shorter * length; i += kThreads) take(i, begin + first * columns + i);
       __syncthreads();
       for (int i = thread; i < shorter * length; i += kThreads) {
         const int c = i / length, r = i - c * length;
