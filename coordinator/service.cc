@@ -157,7 +157,7 @@ class NodeStream final : public NodeLink,
     }
   }
 
-  /// A node joins as what its certificate says.
+  /// A node joins with its certificate's role.
   absl::Status may_say(const v1::NodeMessage& message) const {
     if (!message.has_join()) return absl::OkStatus();
     const std::optional<RoleSet> roles = security_->roles_of(*context_);
@@ -414,7 +414,7 @@ class GrpcService final : public v1::Coordinator::CallbackService {
   }
 
  private:
-  /// The cluster's, with what its door has counted.
+  /// The cluster's counts, with those of its door.
   absl::StatusOr<v1::GetStatusResponse> status(const v1::GetStatusRequest& request,
                                                const std::string& peer) {
     absl::StatusOr<v1::GetStatusResponse> status = cluster_->status(request, peer);

@@ -441,7 +441,7 @@ TEST_F(RestartTest, WhatStandsInTheWayOfAJobEndsItNot) {
   }
   EXPECT_EQ(read_file(record()), with_checkpoints);
   std::ofstream(record()) << kept;
-  // Somebody has its port, or that of its page.
+  // Another process has its port, or that of its page.
   for (const bool page : {false, true}) {
     CoordinatorOptions elsewhere = options();
     elsewhere.state_dir = (folder_ / "other").string();

@@ -1,5 +1,5 @@
-// A job's life at the coordinator: who joins, what they hear, what is written, what survives a
-// restart.
+// A job's life at the coordinator: joins of nodes, messages to them, files, and the state that
+// survives a restart.
 
 #include <array>
 #include <atomic>
@@ -199,7 +199,7 @@ TEST_F(ServiceTest, WeightsThatTheRunWouldMoveAreRefused) {
   EXPECT_TRUE(submit_with("initial.safetensors").ok());
 }
 
-// Who follows a job asks again and again; nobody else is waited for.
+// Clients that follow a job poll; the coordinator waits for no other clients.
 TEST_F(ServiceTest, AStopWaitsForThoseWhoFollowTheJobAlone) {
   const auto time_to_stop = [this] {
     const Nanoseconds begin = clock_.now();

@@ -169,7 +169,7 @@ class FakeNode final : public ControlEvents {
     layer->set_received_bytes(2000 * heartbeats_);
   }
 
-  /// Waits for a condition on what was heard.
+  /// Waits for a condition on the received messages.
   template <typename Condition>
   [[nodiscard]] bool wait(Condition condition) {
     MutexLock lock(mutex_);

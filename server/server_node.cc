@@ -177,7 +177,7 @@ absl::Status ServerNode::assign(const v1::Assignment& assignment) {
   return absl::OkStatus();
 }
 
-/// Ready is said when all is there.
+/// Ready is sent when everything is loaded.
 absl::Status ServerNode::restore(const v1::RestoreSource& message, const Plan& plan,
                                  ServerIndex self, int state_slots) {
   POSEIDON_ASSIGN_OR_RETURN(const RestoreSource source, restore_from_message(message));
@@ -253,7 +253,7 @@ void ServerNode::on_save_checkpoint(const v1::SaveCheckpoint& save) {
   });
 }
 
-/// All that is in memory here; worker 0's own state too, whether that worker is there or not.
+/// Everything in memory here, including worker 0's own state, even when that worker is lost.
 absl::Status ServerNode::save_held(Shard& shard, SnapshotId snapshot) {
   if (replicas_.has_failed(snapshot)) {
     return absl::AbortedError("the second copy of an earlier attempt at this iteration has failed");

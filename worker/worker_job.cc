@@ -76,7 +76,7 @@ StateReaderOptions state_reader_options(const SyncerOptions& sync) {
 
 }  // namespace
 
-// ---- what the node says ----
+// ---- calls of the node ----
 
 WorkerJob::WorkerJob(const WorkerServices& services, const WorkerNodeOptions& options,
                      v1::Assignment assignment)
@@ -392,8 +392,8 @@ absl::Status WorkerJob::wait_for_start() {
   return started_ ? absl::OkStatus() : sync_failure_;
 }
 
-/// Other workers may still need what this one sent last, should a stream break: until the
-/// coordinator says that all have finished, the client stays.
+/// Other workers may still need this worker's last messages if a stream breaks. So the client stays
+/// until the coordinator says that all workers have finished.
 void WorkerJob::wait_for_stop() {
   MutexLock lock(mutex_);
   if (!changed_.wait_for(mutex_, stop_timeout(), [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -411,8 +411,8 @@ void WorkerJob::log_no_word(const char* awaited, const char* then) const {
                 seconds(stop_timeout()), awaited, then);
 }
 
-/// The streams go with the client. The memory that they sent from is freed and stays as it is:
-/// servers and other workers may be about to sum what they have been told of.
+/// The streams go with the client. The memory that they sent from is freed but not overwritten:
+/// servers and other workers may still read announced payloads in it.
 void WorkerJob::close_client() {
   keep_freed_tensor_memory();
   std::unique_ptr<SyncClient> closing;
@@ -433,7 +433,7 @@ bool WorkerJob::is_halting() {
   return halting_ && !stopped_;
 }
 
-// ---- what the trainer tells ----
+// ---- events of the trainer ----
 
 /// What this worker alone has of the version that gradients are about to change is held
 /// elsewhere.
@@ -489,7 +489,7 @@ void WorkerJob::hold() {
   if (giver_ != nullptr) held = giver_->held();
   services_.client->send(halted_message(epoch_, held.oldest, held.newest));
   spdlog::info("epoch {}: halted", epoch_.value());
-  // More than once where a coordinator died in the middle of it.
+  // More than once when a coordinator died meanwhile.
   while (const std::optional<v1::SaveCheckpoint> save = next_held_save()) {
     const auto version = static_cast<Iteration>(save->iteration());
     if (const absl::Status given = give_held(version, *save); !given.ok()) {

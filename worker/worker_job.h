@@ -40,7 +40,7 @@ struct WorkerNodeOptions {
   Engine engine;
   int threads = 0;              ///< of the engine; 0: all cores
   int data_threads = 1;         ///< that read and decode; 1 to kMaxDataThreads
-  SyncClientOptions sync;       ///< but for sync.syncer.sfb, which the job decides
+  SyncClientOptions sync;       ///< except sync.syncer.sfb, which comes from the job
   Transport* stores = nullptr;  ///< speaks kStoreMethod, on the loop of the rest
   /// Of the transports of synchronisation, to the plan's Plan::window_bytes. May be null.
   std::function<void(std::int64_t)> set_windows;

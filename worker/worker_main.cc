@@ -63,8 +63,7 @@ void add_options(CLI::App& app, MainOptions& options) {
   add_node_options(app, options.node);
 }
 
-/// A device or a disk that has failed may never let go of what waits for it: then the process ends
-/// here.
+/// Threads that wait for a failed device or disk may never return: then the process ends here.
 void end_node(WorkerNode& node) {
   if (const absl::Status failure = node.failure(); !failure.ok()) {
     spdlog::error("{}", std::string(failure.message()));

@@ -99,7 +99,7 @@ absl::Status run_plan(const PlanOptions& options) {
     POSEIDON_ASSIGN_OR_RETURN(machines.device_ops_per_s,
                               parse_operations("--device-flops", options.device_flops));
   }
-  // From an image in three hours to what no machine reaches.
+  // From one image in three hours to more than any machine reaches.
   if (options.images_per_s && !(*options.images_per_s >= 1e-4 && *options.images_per_s <= 1e9)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--images-per-s ", *options.images_per_s,

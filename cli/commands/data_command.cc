@@ -71,10 +71,10 @@ absl::StatusOr<std::shared_ptr<const Dataset>> open_source(const DataSourceOptio
   return dataset;
 }
 
-/// How often a long look at a set says how far it has come.
+/// Interval of progress reports.
 constexpr std::chrono::seconds kVisitPause{10};
 
-/// Samples that cannot be read go to standard output, how far it has come to standard error.
+/// Samples that cannot be read go to standard output, progress to standard error.
 VisitEvents print_visit(std::int64_t samples) {
   const auto unreadable = [](const std::string& name, const std::string& reason) {
     std::printf("cannot be read: %s: %s\n", printable(name).c_str(), printable(reason).c_str());

@@ -18,14 +18,15 @@ constexpr Milliseconds kStopPollInterval{100};
 constexpr Nanoseconds kSayInterval = std::chrono::seconds(10);
 /// Beyond the checkpoint: for the last files, and for a coordinator that is away for a moment.
 constexpr Nanoseconds kEndTimeout = std::chrono::seconds(60);
-/// Each time begins the patience anew, and a coordinator that answers now and then is no other one.
+/// Each request to another coordinator restarts the patience. A coordinator that answers only now
+/// and then counts as the same one.
 constexpr int kMostTimesAskedAgain = 3;
 
 bool has_ended(const v1::GetStatusResponse& status, const std::string& job_id) {
   return status.job_id() != job_id || status.state() == "done" || status.state() == "failed";
 }
 
-/// A line; of what other machines have written what a terminal can show.
+/// Prints a line, without characters from other machines that a terminal cannot show.
 void say(const std::string& text) { write_stdout(printable_lines(text) + "\n"); }
 
 }  // namespace

@@ -34,8 +34,9 @@ constexpr Milliseconds kTopSilenceLimit{15000};
 /// Of a screenful that goes to no terminal.
 constexpr TopSize kPlainSize{.columns = 120, .rows = 100};
 
-/// Takes the screen and the keys, and gives both back: also while the coordinator is waited for, as
-/// a second signal ends the process as it is. The thread of the signals may give them back.
+/// Takes over the screen and the keys, and restores both: also while waiting for the coordinator,
+/// because a second signal ends the process immediately. The thread of the signals may give them
+/// back.
 class Screen {
  public:
   Screen() = default;

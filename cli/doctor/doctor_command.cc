@@ -27,7 +27,7 @@ constexpr double kLookSeconds = 3.0;
 constexpr double kFewestIterations = 4, kMostIterations = 300;
 /// Where no more fit into the nodes' buffers; less tells nothing.
 constexpr double kFewestIterationsThatFit = 2;
-/// A slow job's iterations may take long; then what there is is looked at. The longest is what a
+/// A slow job's iterations may take long; then a partial trace is examined. The longest time that a
 /// coordinator waits.
 constexpr double kPatienceSeconds = 60, kLongestPatienceSeconds = 600;
 /// A trace begins with the iteration after the next, and the last one has to end.

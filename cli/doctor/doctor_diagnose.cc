@@ -24,7 +24,7 @@ constexpr double kSlowDisk = 4.0;
 constexpr double kWorthDisk = 0.1;
 /// The network is too small when workers stand still so much of an iteration ...
 constexpr double kNetworkStall = 0.3;
-/// ... and messages are on their way so much of it.
+/// ... and messages are under way for at least this share of it.
 constexpr double kNetworkBusy = 0.5;
 /// A disk that writes so much of the time is at its limit.
 constexpr double kBusyDisk = 0.8;
@@ -34,7 +34,7 @@ constexpr double kUnevenShard = 1.5;
 constexpr double kBusyServer = 0.6;
 /// A GPU that runs kernels less of the time could compute more.
 constexpr double kIdleGpu = 0.7;
-/// One layer of several straggles when so much of all waiting is for it.
+/// One layer of several is reported when this share of all waiting is for it.
 constexpr double kStragglerShare = 0.6;
 
 std::string bits_text(double bytes_per_s) { return scaled_text(bytes_per_s * 8.0, "bit/s"); }
@@ -122,8 +122,8 @@ class Doctor {
       }
       if (!lacks_cores(machine)) continue;
       const double share = machine.wanted / (machine.used + machine.wanted);
-      // What computes would be done so much earlier; what waits for a network would not. A process
-      // that waits for a core receives no messages either: what remains of the wait is explained by
+      // Computing would end that much earlier; waiting for a network would not. A process that
+      // waits for a core receives no messages either: what remains of the wait is explained by
       // missing cores where its nodes run.
       const auto processes = static_cast<double>(machine.processes.size());
       const double waits_s = std::min(machine.wanted / processes, 1.0) * f_.iteration_s;

@@ -58,7 +58,7 @@ DoctorFacts healthy(std::size_t workers = 3, std::size_t servers = 2) {
   return facts;
 }
 
-/// Everybody waits so much longer.
+/// All workers wait this much longer.
 void wait_more(DoctorFacts& facts, double seconds) {
   for (auto& worker : facts.workers) worker.stall_s += seconds;
   for (auto& layer : facts.layers)
@@ -72,7 +72,7 @@ void slow_link(DoctorFacts& facts, DoctorFacts::Node& node, bool sends) {
   (sends ? node.send_s : node.receive_s) = 0.3;
 }
 
-/// Computes so long in every iteration.
+/// Computes for this time in every iteration.
 void slow_worker(DoctorFacts& facts, DoctorFacts::Worker& slow) {
   facts.iteration_s = 0.2;
   slow.compute_s = slow.compute_mean_s = slow.compute_quick_s = 0.18;

@@ -35,7 +35,8 @@ struct DoctorFacts {
     /// The mean without the longest one: a process that is stopped now and then is as fast as the
     /// others in most iterations, and all workers wait for it in the rest.
     double compute_mean_s = 0.0;
-    /// That of one in ten that are shortest: what its processor does when it gets to run.
+    /// The shortest tenth of the iterations: the speed of its processor when the process runs
+    /// undisturbed.
     double compute_quick_s = 0.0;
     double stall_s = 0.0;               ///< waiting for parameters
     double input_s = 0.0;               ///< waiting for samples

@@ -95,9 +95,9 @@ struct CoordinatorClient::Connection {
   }
 
   /// Waits for a connection; returns the rest of `timeout`. A call fails at once on a channel whose
-  /// last attempt to connect failed, and the next attempt comes no further while no thread of this
-  /// process waits for it: without this wait, a coordinator that refused once would not be reached
-  /// for as long as is tried.
+  /// last attempt to connect failed, and the next attempt makes no progress while no thread of this
+  /// process waits for it. Without this wait, a coordinator that refused once would never be
+  /// reached.
   Milliseconds wait(Milliseconds timeout) {
     const SystemClock clock;
     const Nanoseconds end = clock.now() + timeout;
@@ -137,7 +137,7 @@ absl::StatusOr<v1::GetStatusResponse> CoordinatorClient::get_status(Milliseconds
   v1::GetStatusResponse response;
   const grpc::Status status = connection_->stub->GetStatus(&context, request, &response);
   if (!status.ok()) {
-    // What breaks off once it has worked is no matter of certificates.
+    // A connection that breaks after it has worked does not have a problem with certificates.
     return has_answered_ ? answer_of(status, address_)
                          : security_->explain(answer_of(status, address_));
   }

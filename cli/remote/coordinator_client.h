@@ -45,8 +45,8 @@ class CoordinatorClient {
   /// `address` is HOST:PORT. Connects with the first call.
   explicit CoordinatorClient(std::string address,
                              std::shared_ptr<Security> security = Security::none());
-  /// The same for an operator's command. INVALID_ARGUMENT for what cannot be an address, and for
-  /// TLS files and tokens that are no good.
+  /// The same for an operator's command. INVALID_ARGUMENT for an invalid address, and for invalid
+  /// TLS files and tokens.
   static absl::StatusOr<std::unique_ptr<CoordinatorClient>> make(const CoordinatorAccess& access);
   ~CoordinatorClient();
 

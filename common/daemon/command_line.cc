@@ -110,7 +110,7 @@ class JsonConfig final : public CLI::Config {
 
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
     const std::string file = next_file();
-    // Not by reading from the stream: that throws what CLI11 does not expect.
+    // Not by reading from the stream: that throws exceptions that CLI11 does not expect.
     std::string text;
     for (std::istreambuf_iterator<char> at(input), end;
          at != end && text.size() <= kLimits.max_bytes; ++at) {

@@ -71,7 +71,7 @@ void open_many_files() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);  // what cannot be raised stays
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // a limit that cannot be raised stays
 }
 
 /// In this thread and those that it will start.

@@ -82,7 +82,8 @@ class JsonFormatter final : public spdlog::formatter {
   spdlog::pattern_formatter time_{"%Y-%m-%dT%H:%M:%S.%eZ", spdlog::pattern_time_type::utc, ""};
 };
 
-/// To stderr; what the limit leaves out is counted and told with the next line like it.
+/// To stderr. Lines dropped by the limit are counted, and the next line of that kind reports their
+/// number.
 class LimitedStderr final : public spdlog::sinks::base_sink<std::mutex> {
  protected:
   void sink_it_(const spdlog::details::log_msg& message) override {

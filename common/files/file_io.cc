@@ -279,7 +279,7 @@ void remove_leftovers(const std::filesystem::path& path) {
     return name.starts_with(prefix) && name.size() > prefix.size() &&
            name.find_first_not_of("0123456789-", prefix.size()) == std::string::npos;
   };
-  std::error_code error;  // what cannot be removed costs its bytes and no more
+  std::error_code error;  // a file that cannot be removed only wastes its bytes
   std::filesystem::directory_iterator entry(path.parent_path(), error);
   std::vector<std::filesystem::path> leftovers;
   for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {

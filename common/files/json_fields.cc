@@ -428,7 +428,7 @@ constexpr std::size_t kSumBytes = 8;
 /// Of the first line, behind the sum.
 constexpr std::size_t kTailBytes = 3;
 
-/// The document up to what is summed up.
+/// The document up to the part with the checksum.
 std::string head(std::string_view sum) { return str_cat("{\n \"", kKey, "\": \"", sum, "\",\n"); }
 
 }  // namespace

@@ -35,7 +35,7 @@ using grpc_internal::Tag;
 constexpr int kTcpReadChunkBytes = 256 << 10;
 /// Of one attempt: a machine that is switched off answers none.
 constexpr Milliseconds kConnectTimeout{5000};
-/// Between two looks at what still connects.
+/// Interval of checks of channels that still connect.
 constexpr Milliseconds kConnectingPause{1000};
 
 }  // namespace
@@ -187,7 +187,7 @@ class GrpcTransport::Impl {
     }
   };
 
-  /// A pair of what gRPC's queue gives.
+  /// A result of gRPC's queue.
   struct Completed {
     Tag* tag = nullptr;
     bool ok = false;

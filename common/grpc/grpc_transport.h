@@ -48,11 +48,11 @@ class GrpcTransport final : public Transport {
   /// Stops the loop; all streams and their handlers' owners must be gone or never touched again.
   ~GrpcTransport() override;
 
-  /// The same loop and port for streams of another method ("/package.Service/Method"): what its
-  /// `connect` opens and its `listen` accepts. A process has one port: a second listener, for
-  /// another method, passes the address that the first one got. Before start(). Lives as long as
-  /// this transport. Each call makes one. `keepalive`: interval and timeout of what `connect`
-  /// opens, instead of the options'.
+  /// The same loop and port for streams of another method ("/package.Service/Method"): for the
+  /// streams that its `connect` opens and its `listen` accepts. A process has one port: a second
+  /// listener, for another method, passes the address that the first one got. Before start(). Lives
+  /// as long as this transport. Each call makes one. `keepalive`: interval and timeout of the
+  /// streams that `connect` opens, instead of the options'.
   Transport& add_method(std::string_view method,
                         std::optional<Milliseconds> keepalive = std::nullopt);
 

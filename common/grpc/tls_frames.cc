@@ -40,7 +40,7 @@ std::optional<absl::Status> decode_end(std::string_view text) {
   return absl::Status(static_cast<absl::StatusCode>(code), to_absl(text.substr(4)));
 }
 
-// ---- what is sent ----
+// ---- sending ----
 
 void FrameWriter::send_opening(std::string text) {
   POSEIDON_CHECK(text.size() <= kMaxOpeningBytes, "a method and a token are short");
@@ -132,7 +132,7 @@ void FrameWriter::begin_message_frame() {
   frame_is_message_ = true;
 }
 
-// ---- what is received ----
+// ---- receiving ----
 
 FrameReader::FrameReader(End us, std::size_t max_message_bytes)
     : max_message_bytes_(max_message_bytes), expects_opening_(us == End::kAnswerer) {}

@@ -37,7 +37,7 @@ std::string drain(FrameWriter& writer, std::size_t most = kAll) {
   return all;
 }
 
-/// Sends so many bytes.
+/// Sends `bytes` bytes.
 std::string send(FrameWriter& writer, std::size_t bytes) {
   std::string all;
   while (all.size() < bytes) {

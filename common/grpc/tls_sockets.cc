@@ -142,7 +142,7 @@ class TlsSockets::Wire : public std::enable_shared_from_this<Wire> {
   }
   void release() {
     handler_ = nullptr;
-    if (is_over_ || is_ending_) return;  // what there is to say still goes out
+    if (is_over_ || is_ending_) return;  // pending frames are still sent
     finish(cut("by us"));
     schedule();
   }
@@ -150,7 +150,7 @@ class TlsSockets::Wire : public std::enable_shared_from_this<Wire> {
   // ---- for the sockets ----
 
   const std::uint64_t id_;
-  std::optional<std::uint32_t> interest_;  ///< what the kernel was asked for
+  std::optional<std::uint32_t> interest_;  ///< events registered with the kernel
   bool is_stirred_ = false;
   int socket() const { return socket_.get(); }
   bool is_over() const { return is_over_; }
@@ -188,7 +188,8 @@ class TlsSockets::Wire : public std::enable_shared_from_this<Wire> {
   void look_at_clock() {
     if (is_over_) return;
     if (stage_ != Stage::kOpen && now() > deadline_) return be_late();
-    // An end that takes nothing, but says that it is well, still reads what comes before the end.
+    // An end that does not read now, but sends keepalives, still reads everything before the end of
+    // stream.
     if (is_ending_ &&
         (now() - std::max(moved_, heard_) > end_patience_ || now() - ended_ > kLongestEnd)) {
       return finish(cut("the other end does not end it"));
@@ -206,7 +207,7 @@ class TlsSockets::Wire : public std::enable_shared_from_this<Wire> {
   }
   /// How long this process stood still and therefore received nothing.
   void extend_deadlines(Nanoseconds duration) { heard_ = std::min(heard_ + duration, now()); }
-  /// Says what there is to say as far as the connection takes it, and closes it.
+  /// Sends pending frames as far as the connection takes them, and closes it.
   void stop() {
     handler_ = nullptr;
     if (is_connected()) send_some();
@@ -220,7 +221,7 @@ class TlsSockets::Wire : public std::enable_shared_from_this<Wire> {
     socket_.close();
     StreamHandler* const handler = std::exchange(handler_, nullptr);
     if (handler == nullptr) return;
-    // What breaks off once it has worked is no matter of certificates.
+    // A stream that breaks after it has worked does not have a problem with certificates.
     const bool is_answered = address_.empty() || frames_in_.frames() > 0;
     handler->on_closed(is_answered ? why : all_->security_->explain(why));
   }
@@ -366,7 +367,7 @@ class TlsSockets::Wire : public std::enable_shared_from_this<Wire> {
         is_blocked_ = result.outcome == Outcome::kWantsWrite;
         // A write that waits for received bytes continues when some have arrived.
         if (is_blocked_ || result.outcome == Outcome::kWantsRead) return;
-        receive_some();  // what the other end said before it went may lie here yet
+        receive_some();  // the other end's last frames may still be unread here
         finish(cut(result.what));
         return;
       }
@@ -438,7 +439,7 @@ class TlsSockets::Wire : public std::enable_shared_from_this<Wire> {
       open(opening->text);
     } else if (const auto* end = std::get_if<FrameReader::Ended>(&*incoming)) {
       if (is_ending_ && frames_out_.has_sent_end()) {
-        finish(end->why);  // OK, unless it ended by itself
+        finish(end->why);  // OK, unless the stream ended on its own
       } else {
         answer(end->why);
       }

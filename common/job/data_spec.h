@@ -20,7 +20,7 @@ namespace poseidon {
 
 /// A crop of random size and place, resized to one size; training only.
 struct RandomResizedCropSpec {
-  std::vector<std::int64_t> size;               ///< [height, width] of what comes out
+  std::vector<std::int64_t> size;               ///< [height, width] of the result
   std::vector<double> scale = {0.08, 1.0};      ///< least and greatest share of the image's area
   std::vector<double> ratio = {0.75, 4.0 / 3};  ///< least and greatest width / height
 };

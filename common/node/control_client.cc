@@ -428,7 +428,7 @@ absl::Status ControlClient::Impl::say_farewell(ControlStream& stream) {
   stream.finish_sending();
   const TimePoint deadline = now() + kFarewellTimeout;
   while (!stream.end() && now() < deadline) {
-    stream.wait(deadline, [] { return false; });  // what still comes is of no interest
+    stream.wait(deadline, [] { return false; });  // later messages are ignored
   }
   return cancel_and_wait(stream, absl::CancelledError("stopped"));
 }

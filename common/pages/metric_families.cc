@@ -134,8 +134,7 @@ void add_process_figures(const std::string& role, MetricFamilies& families) {
   families.push_back(std::move(cpu));
   ProcessFigures figures;
   if (!read_process(figures)) return;
-  // Once: two clocks read one after the other, or set anew, look like a process that was started
-  // again.
+  // Computed once: a clock that is set meanwhile would look like a restart of the process.
   static const double started_s =
       clock_s(CLOCK_REALTIME) - clock_s(CLOCK_BOOTTIME) + figures.since_boot_s;
   families.push_back(single_gauge("poseidon_process_resident_memory_bytes",

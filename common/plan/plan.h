@@ -8,7 +8,7 @@
 // plan.json. Calls: nothing.
 //
 // Offsets and sizes count elements unless a name says bytes; predictions are seconds (`_s`).
-// Errors: INVALID_ARGUMENT, naming what does not fit.
+// Errors: INVALID_ARGUMENT, naming the part that does not fit.
 
 #include <cstdint>
 #include <optional>

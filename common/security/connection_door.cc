@@ -36,7 +36,7 @@ constexpr int kPauseMs = 50;
 /// Connections that are accepted before those that have come before are looked at again.
 constexpr int kMostAtOnce = 256;
 
-/// Half of what the process may open where that is less than the reserve.
+/// Half of the process's limit of open files when that is less than the reserve.
 std::size_t files_for_connections() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kReservedFiles;
@@ -154,7 +154,7 @@ absl::StatusOr<std::unique_ptr<ConnectionDoor>> ConnectionDoor::open(const std::
                                                                      DoorLimits limits) {
   const absl::StatusOr<Place> place = parse(address);
   if (!place.ok()) return place.status();
-  // As far as files allow; one address never gets all that there are then.
+  // As far as the limit of open files allows; one address never gets all of them.
   if (const std::size_t most = files_for_connections(); limits.connections > most) {
     limits.connections = most;
     limits.per_address = std::min(limits.per_address, std::max<std::size_t>(1, most / 2));

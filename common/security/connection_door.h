@@ -71,7 +71,7 @@ class ConnectionDoor {
   /// Hears of each connection that was not taken, by its address ("10.0.0.3").
   using Refuse = std::function<void(const std::string& peer, Refusal refusal)>;
   /// `address` is HOST:PORT; every address of HOST is listened on, port 0 takes any that is free.
-  /// ALREADY_EXISTS when the port is taken, otherwise what the system says.
+  /// ALREADY_EXISTS when the port is taken, otherwise the system's error.
   static absl::StatusOr<std::unique_ptr<ConnectionDoor>> open(const std::string& address,
                                                               DoorLimits limits = {});
   ~ConnectionDoor();
@@ -80,8 +80,8 @@ class ConnectionDoor {
 
   int port() const { return port_; }
   /// Once. All are called on the door's thread. `take_stream`: gets the connections that begin with
-  /// kGreeting, which is read. Without it every connection is taken at once; with it, as soon as
-  /// its first byte is here.
+  /// kGreeting, which is read. Without it every connection is passed on at once; with it, when its
+  /// first byte has arrived.
   void start(Take take, Refuse refuse, Take take_stream = nullptr);
 
  private:

@@ -41,7 +41,7 @@ constexpr std::uint64_t kMaxFileBytes = 65536;
 constexpr std::size_t kMinTokenBytes = 16;
 constexpr std::size_t kMaxTokenBytes = 1024;
 constexpr std::chrono::hours kExpiryWarning{30 * 24};
-/// Who may connect at all; what each may call is asked at every call.
+/// The roles that may connect at all; every call checks its caller's role again.
 constexpr RoleSet kHandshakeCallers{PeerRole::kServer, PeerRole::kWorker, PeerRole::kOperator};
 
 std::int64_t now_unix_s() {
@@ -189,7 +189,7 @@ struct Security::Tls : TlsIdentity {
   std::int64_t until_unix_s = 0;  ///< our certificate and its authority are good
   bool ends_with_authority = false;
 
-  /// Which of the two ends then, and what helps, for people.
+  /// Which of the two expires then, and the remedy, for people.
   const char* what_ends() const {
     return ends_with_authority ? "the authority of the certificate" : "the certificate";
   }

@@ -130,7 +130,7 @@ class Security : public std::enable_shared_from_this<Security> {
   /// token.
   absl::Status admit(const grpc::ServerContextBase& context, std::string_view method);
   absl::Status admit(const MethodCaller& caller);
-  /// What the peer's certificate says that it is; without TLS nothing is known of it.
+  /// The roles in the peer's certificate; nullopt without TLS.
   std::optional<RoleSet> roles_of(const grpc::ServerContextBase& context) const;
   /// For a server of its own that speaks TLS; null without.
   const TlsIdentity* identity() const;
@@ -150,7 +150,7 @@ class Security : public std::enable_shared_from_this<Security> {
                                               const std::string& chain_pem, std::string_view method,
                                               std::string_view address);
 
-  /// For what turns out later than admit(): counts and logs. `peer` as gRPC names it.
+  /// Counts and logs a refusal that is found after admit(). `peer` as gRPC names it.
   void refuse(PeerRefusal refusal, std::string_view peer, const std::string& message);
 
   // ---- for metrics ----

@@ -107,7 +107,7 @@ int verify_error(PeerRefusal refusal) {
 
 }  // namespace
 
-// ---- what connections share ----
+// ---- shared by all connections ----
 
 absl::StatusOr<std::shared_ptr<const TlsContext>> TlsContext::make(const TlsIdentity& identity,
                                                                    End end) {

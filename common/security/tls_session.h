@@ -62,7 +62,7 @@ class TlsSession {
     kCut,         ///< the connection has ended in another way
     kAlert,       ///< the other end refused our certificate or message
     kJudged,      ///< the other end's certificate is refused, see objection()
-    kBroken       ///< what came is not TLS, or was changed on its way
+    kBroken       ///< the received bytes are not TLS, or were changed on their way
   };
   struct Result {
     Outcome outcome = Outcome::kDone;

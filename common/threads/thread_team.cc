@@ -35,7 +35,7 @@ ThreadTeam::ThreadTeam(int threads) {
   try {
     for (int i = 1; i < threads; ++i) helpers_.emplace_back([this] { help(); });
   } catch (const std::system_error& error) {
-    // A limit on threads is no reason to die of: those that there are do it.
+    // A limit on threads is not fatal: the team works with those that it could start.
     spdlog::warn("{} of {} threads for sums and steps: {}", helpers_.size() + 1, threads,
                  error.what());
   }

@@ -12,12 +12,12 @@
 namespace poseidon {
 namespace {
 
-/// Messages one direction holds before on_written is withheld: what a socket's buffers would hold.
+/// Messages that one direction holds before on_written is withheld, like a socket's buffers.
 constexpr std::size_t kPipeCapacityMessages = 2;
 
 }  // namespace
 
-/// A process: what happens to it, happens here.
+/// A process; faults are applied to it here.
 class MemoryNetwork::Endpoint final : public Transport {
  public:
   Endpoint(MemoryNetwork* network, std::string name) : network_(network), name_(std::move(name)) {}
@@ -314,7 +314,7 @@ void MemoryNetwork::at(Nanoseconds time, Endpoint* of, std::function<void()> fun
   events_.emplace(std::make_pair(time, sequence_++), Event{of, std::move(function)});
 }
 
-// ---- what happens to processes ----
+// ---- faults of processes ----
 
 std::vector<std::shared_ptr<MemoryNetwork::Pipe>> MemoryNetwork::pipes() {
   std::vector<std::shared_ptr<Pipe>> alive;

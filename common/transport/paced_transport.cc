@@ -311,7 +311,7 @@ class PacedStream final : public Stream, public StreamHandler {
     return absl::OkStatus();
   }
 
-  /// Adds what stayed in the sender's memory to the message.
+  /// Adds the payload that stayed in the sender's memory to the message.
   absl::Status attach_payload(const StreamHeader& header, Bytes& message) {
     if (header.payload_bytes == 0) return absl::OkStatus();
     const auto payload =
@@ -370,7 +370,7 @@ class PacedStream final : public Stream, public StreamHandler {
   }
   void forget_sent() { count_off(sent_.end()); }
 
-  /// Gives the transport below what there is to say.
+  /// Passes pending messages to the transport below.
   void pump() {
     if (inner_busy_ || ended_ || refused_ || mode_ == Mode::kOffers || mode_ == Mode::kWaits)
       return;

@@ -81,7 +81,7 @@ class PacedTransportTest : public ::testing::Test {
   static OutgoingMessage bare(std::string_view bytes) {
     return {.prefix = bytes, .payload = {}, .payload_owner = nullptr};
   }
-  /// A payload in `arena`; `owner` tells whether anybody still holds it.
+  /// A payload in `arena`; `owner` shows whether it is still held.
   OutgoingMessage message(SharedArena& arena, char fill, std::weak_ptr<const void>* owner) {
     std::shared_ptr<char> memory(static_cast<char*>(arena.allocate(kPayloadBytes)),
                                  [&arena](char* p) { arena.free(p); });
@@ -268,7 +268,7 @@ class ManyStreamsTest : public PacedTransportTest, public Acceptor {
 TEST_F(ManyStreamsTest, ShareTheWindowAndNoneWaitsForAnothersShare) {
   constexpr std::size_t kStreams = 16;
   add_streams(kStreams, /*pause=*/true);
-  const std::size_t under_way = fill(clients_);  // the sender has not heard of the taken ones
+  const std::size_t under_way = fill(clients_);  // the sender does not know yet which were taken
   EXPECT_GE(under_way, kWorkerWindowBytes);
   EXPECT_LE(under_way, kWorkerWindowBytes + kStreams * kMessageBytes);
 

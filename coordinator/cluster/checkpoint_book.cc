@@ -20,8 +20,8 @@ CheckpointBook::CheckpointBook(ClusterContext& context, const Membership& member
       on_removed_(std::move(on_removed)),
       archive_(context.state->path() / "checkpoints"),
       newest_epoch_(context.state->last_given()) {
-  // Where no epoch was ever given, there is no checkpoint; if the folder cannot be made, the first
-  // one says so.
+  // When no epoch was ever given there is no checkpoint; if the folder cannot be made, the first
+  // checkpoint reports it.
   if (context.state->is_new()) (void)archive_.create();
   std::vector<std::string> unreadable;
   for (CheckpointManifest& manifest : archive_.load(unreadable)) catalog_.add(std::move(manifest));

@@ -590,7 +590,7 @@ void Cluster::shutdown(const std::string& reason, std::optional<OnShutdown> how)
   } else {
     end_before_shutdown(reason);
   }
-  // Whose manifests go are forgotten by the servers that are here.
+  // Connected servers forget the checkpoints whose manifests are removed.
   host_.wait_until(context_.mutex, kSettleTimeout, [this] { return checkpoints_.is_settled(); });
   traces_.end();
   streams_.close_all(absl::UnavailableError(absl::StrCat("the coordinator stops (", reason, ")")));

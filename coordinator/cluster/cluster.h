@@ -96,7 +96,7 @@ class Cluster {
       const v1::RemoveCheckpointsRequest& request);
   absl::StatusOr<v1::EndJobResponse> end_job(const v1::EndJobRequest& request);
 
-  /// A message that was turned away before it came here; `text` says what and whose.
+  /// A message that was refused before it came here; `text` names it and its sender.
   void count_refusal(Refusal refusal, const std::string& text);
 
   // ---- traces ----
@@ -112,7 +112,7 @@ class Cluster {
     std::unique_ptr<ModelFile> file;
   };
   absl::StatusOr<Upload> begin_upload(std::uint64_t epoch, std::uint64_t total_bytes);
-  /// Whether all of it may be put in place now.
+  /// Whether the complete model may be put in place now.
   absl::Status may_commit(std::uint64_t epoch);
   void end_upload(std::uint64_t epoch, const absl::Status& status);
 

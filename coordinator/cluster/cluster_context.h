@@ -54,7 +54,7 @@ struct ClusterContext {
   const ClusterOptions options;
   const std::unique_ptr<StateDirectory> state;
   const Clock* const clock;
-  ClusterDisk disk;  ///< its background runs what must not block under the mutex
+  ClusterDisk disk;  ///< its background thread runs work that must not block under the mutex
   Mutex mutex;
   // Guarded by mutex.
   bool shutting_down = false;  ///< Cluster::shutdown was called: no new streams and jobs

@@ -163,7 +163,7 @@ void JobHost::send_assignment(const SendAssignment& assignment) {
   assign.set_index(assignment.index);
   assign.set_job_id(job_->description().id);
   checkpoints_.on_epoch_begun(job_->epoch());
-  // Of epochs that are over nothing is in the making any more: what they left, goes.
+  // Epochs that are over have no checkpoints in progress: their incomplete parts are removed.
   const NodeInfo* node = membership_.find(assignment.node);
   if (node != nullptr && node->role == NodeRole::kServer) {
     checkpoints_.send_keep(*node, active_epoch());

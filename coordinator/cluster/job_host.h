@@ -9,7 +9,7 @@
 //  1. What JobRun returns is carried out at once and in order, before the mutex is released.
 //  2. A node that does not take a message departs after all actions, never in the middle of them.
 //  3. No deadline of the job counts time in which the coordinator could receive no messages. Used
-//     with Cluster's mutex held (cluster_context.h), but for install, which takes it. wait_until
+//     with Cluster's mutex held (cluster_context.h), except install, which takes it. wait_until
 //     releases it while it waits.
 
 #include <functional>
@@ -65,7 +65,8 @@ class JobHost {
   /// The checkpoint that it began from.
   std::optional<SnapshotId> source() const { return record_.source(); }
 
-  /// A new job begins. Takes the mutex. `earlier`: what the run directory has of it already.
+  /// A new job begins. Takes the mutex. `earlier`: the part of the run that the run directory
+  /// already has.
   void install(std::unique_ptr<JobRun> job, const v1::SubmitRequest& request,
                std::shared_ptr<RunFiles> directory, std::optional<MetricsProgress> earlier);
   /// Continues an earlier coordinator's job. Follow with apply and members_changed.

@@ -1,7 +1,7 @@
 #pragma once
 
-// The files of the job's run: the open run directory, what its disk refuses, and its closing.
-// Called by: cluster*.cc. Calls: RunFiles, whose writer thread reports through Cluster.
+// The files of the job's run: the open run directory, errors of its disk, and its closing. Called
+// by: cluster*.cc. Calls: RunFiles, whose writer thread reports through Cluster.
 //
 // Invariants
 //  1. The directory is closed as "over" once, when the job has ended.
@@ -34,7 +34,7 @@ class RunOutput {
   /// For uses that outlive the job.
   const std::shared_ptr<RunFiles>& shared() const { return directory_; }
 
-  // ---- what the disk says ----
+  // ---- events of the disk ----
   void on_lines_written() { lines_refused_.clear(); }
   /// They are kept and tried again. Returns the text of an alarm.
   std::string on_lines_refused(const absl::Status& status);

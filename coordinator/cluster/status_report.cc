@@ -57,7 +57,7 @@ void StatusReport::fill_job(v1::GetStatusResponse& out) const {
   }
 }
 
-/// Of a job that is over the page shows what moved last.
+/// For a job that is over the page shows the last values.
 Nanoseconds StatusReport::traffic_until() const {
   const Nanoseconds now = context_.now();
   return host_.job() ? host_.job()->ended_at().value_or(now) : now;
@@ -240,7 +240,7 @@ v1::GetStatusResponse StatusReport::now(const v1::GetStatusResponse& last_job,
   v1::GetStatusResponse out = host_.job() ? status_without_job() : last_job;
   if (host_.job()) fill_job(out);
   if (host_.job() && host_.job()->ended() && !output_.is_closed()) {
-    // Whoever waits for the end reads the files next: they must be whole by then.
+    // Clients that wait for the end read the files next, so the files must be complete by then.
     out.set_state("running");
     out.set_message("the last files are being written");
   }
@@ -252,7 +252,7 @@ v1::GetStatusResponse StatusReport::now(const v1::GetStatusResponse& last_job,
   return out;
 }
 
-/// Of a job that has ended: what the next process still tells of it.
+/// Of an ended job: the part that the next process still shows.
 v1::GetStatusResponse StatusReport::outcome() const {
   v1::GetStatusResponse out = status_without_job();
   fill_job(out);

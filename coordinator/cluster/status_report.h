@@ -36,7 +36,7 @@ class StatusReport {
   /// they have a stream.
   v1::GetStatusResponse now(const v1::GetStatusResponse& last_job,
                             const std::set<NodeId>& silent_nodes) const;
-  /// Of a job that has ended: what the next process still shows of it.
+  /// Of an ended job: the part that the next process still shows.
   v1::GetStatusResponse outcome() const;
   CoordinatorFigures figures(const std::set<NodeId>& silent_nodes) const;
 

@@ -22,8 +22,8 @@ namespace {
 
 constexpr std::uint64_t kMaxRunJobFileBytes = 64 << 20;
 
-/// A run has a folder of its own, "" being one that is made for it, and not one in which the
-/// coordinator keeps its state.
+/// A run needs its own folder ("": one is created), which must not be a folder of the coordinator's
+/// state.
 absl::Status check_run_path(const std::filesystem::path& path, const std::filesystem::path& state) {
   if (path.empty()) return absl::OkStatus();
   if (!path.is_absolute()) {
@@ -181,7 +181,7 @@ absl::StatusOr<v1::SubmitResponse> Submissions::submit(const v1::SubmitRequest& 
 }
 
 /// The facts that a job needs of the checkpoint that it continues from. In the run's own directory
-/// it is the same job again, in another one a branch of it.
+/// the job is the same; in another directory it is a branch of it.
 absl::Status Submissions::add_source(SnapshotId source, JobDescription& description) {
   if (snapshot_iteration(source) >= description.iterations) {
     return absl::FailedPreconditionError(

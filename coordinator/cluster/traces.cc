@@ -13,7 +13,7 @@
 namespace poseidon {
 namespace {
 
-/// From the operator's question until every node knows of it, on a busy machine.
+/// Time from the operator's request until every node has received it, on a busy machine.
 constexpr double kNoticeSeconds = 0.3;
 /// Longest time for the iterations, whatever the operator says.
 constexpr Milliseconds kMaxTraceTimeout{600000};
@@ -89,7 +89,7 @@ absl::Status Traces::begin(const v1::TraceRequest& request, const std::shared_pt
 }
 
 void Traces::apply(TraceActions actions) {
-  // What cannot be reached is gone for the trace, and the list may grow by what follows from that.
+  // A node that cannot be reached leaves the trace, and handling that may add actions to the list.
   for (std::size_t i = 0; i < actions.sends.size(); ++i) {
     const NodeId node = actions.sends[i].first;
     if (streams_.send(node, actions.sends[i].second)) continue;

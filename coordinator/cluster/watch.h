@@ -7,7 +7,7 @@
 // Invariants
 //  1. No decision depends on this data, except that the job considers another plan by the times of
 //     layers (slowest).
-//  2. Numbers from nodes are checked here: what makes no sense is not added.
+//  2. Numbers from nodes are checked here: invalid ones are not added.
 //  3. Totals never go back: iterations that are trained again are counted again.
 // Used with Cluster's mutex held (cluster_context.h).
 
@@ -53,8 +53,8 @@ class Watch {
   const v1::CountersStatus* counters(NodeId node) const { return counters_.of(node); }
   /// False: the load makes no sense.
   bool take_load(NodeId from, const v1::NodeLoad& load);
-  /// Of a worker of the job whose plan is known (has_traffic). Returns what of it makes no sense,
-  /// as words before "from NODE"; "" when all was taken.
+  /// Of a worker of the job whose plan is known (has_traffic). Returns a description of the invalid
+  /// part, to be followed by "from NODE"; "" when all was accepted.
   std::string take_traffic(NodeId from, const v1::Heartbeat& heartbeat);
   std::optional<LoadRates> load(NodeId node) const { return loads_.rates(node); }
 

@@ -31,7 +31,7 @@ constexpr Milliseconds kRetryPause{500};
 /// Attempts once the run has ended.
 constexpr int kLastTries = 4;
 
-/// Of lines: a disk that does not take them is not tried with all that wait for it.
+/// Lines per write: a disk that refuses them is not tried with all waiting lines.
 constexpr std::size_t kMostAtOnce = std::size_t{1} << 20;
 
 /// Of a line of metrics.jsonl, generously.
@@ -347,8 +347,8 @@ void RunDirectory::write_loop() {
 }
 
 /// Removes written lines from `items`. What is to be written elsewhere, and finds no room there,
-/// holds up nothing but metrics that go back; unless it is the first since they did, for whoever
-/// goes on with the run must not take the lines behind for those of the course that was left.
+/// holds up nothing but metrics that go back; unless it is the first since they did, because the
+/// next process must not take the later lines for those of the abandoned course.
 RunDirectory::Written RunDirectory::write_items(std::deque<Item>& items) {
   Written result;
   std::deque<Item> waiting;
@@ -384,7 +384,7 @@ absl::Status RunDirectory::write_next(std::deque<Item>& items) {
   }
   const bool is_sync = std::holds_alternative<Sync>(next);
   items.pop_front();
-  // Once: what fails here shows at the next line, if it stays.
+  // Tried once: an error that persists shows at the next line.
   if (is_sync && ::fdatasync(metrics_fd_.get()) != 0 && errno != EINVAL) {
     return errno_status("write to disk", path_ / kMetricsFile);
   }
@@ -429,8 +429,8 @@ absl::Status RunDirectory::write_lines(std::deque<Item>& items) {
 
 /// The record of the job is on another disk, and the next process needs it all the more when the
 /// run's own disk is full. When the run is over no process continues it: then a failed write there
-/// must not delay the last lines here. A record of what came after the metrics went back must not
-/// be there before they have: their lines of before would be taken for its own. Of several the
+/// must not delay the last lines here. A record that follows a rollback of the metrics must not be
+/// on disk before the rollback: the lines from before would be taken for its own. Of several the
 /// newest is written, and no older one after it.
 void RunDirectory::write_elsewhere(std::deque<Item>& items, bool is_over) {
   std::set<std::string> newer;  // names

@@ -125,7 +125,7 @@ void TraceRun::collect(Nanoseconds now, TraceActions& actions) {
   waits_for_operator_ = true;
 }
 
-/// Asks the node at at_, or the first after it that is there.
+/// Asks the node at at_, or the first connected one after it.
 void TraceRun::fetch(Nanoseconds now, TraceActions& actions) {
   while (collecting() && !nodes_[at_].gone.empty()) {
     notes_.push_back(

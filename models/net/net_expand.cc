@@ -39,7 +39,7 @@ struct Block {
   bool is_used = false;
 };
 
-/// Where a list of layers stands: what its names mean and where its layers go.
+/// The context of a list of layers: the meaning of its names, and the place of its layers.
 struct Scope {
   std::string source;                          // "network 'x': block 'y'", for messages
   std::string prefix;                          // of names: "" or "layer1.0."
@@ -180,7 +180,7 @@ absl::StatusOr<json> Expander::rewrite(const json& value, const TextRewriter& re
   return value;
 }
 
-// ---- what the file defines ----
+// ---- definitions in the file ----
 
 void Expander::read_parameters(JsonFields& fields, Block& block) {
   const json* parameters = fields.value("parameters");

@@ -22,7 +22,7 @@ absl::Status prefixed(const std::string& prefix, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(prefix, status.message()));
 }
 
-/// A network file's JSON, and what its relative paths are relative to.
+/// A network file's JSON, and the folder that its relative paths are relative to.
 struct Source {
   nlohmann::json json;
   std::filesystem::path folder;

@@ -95,12 +95,12 @@ void CheckpointKeeper::remove_now(SnapshotId snapshot) {
   show_store();
 }
 
-/// Else each would take its room on the disk until this process joins a coordinator anew.
+/// Otherwise each would occupy the disk until this process joins a coordinator again.
 void CheckpointKeeper::remove_left_overs() {
   for (const SnapshotId snapshot : std::set(left_over_)) remove_now(snapshot);
 }
 
-/// What was made in this epoch, and not what has the same number by chance.
+/// Only checkpoints of this epoch, not others that have the same number by chance.
 void CheckpointKeeper::remove_own(SnapshotId snapshot) {
   if (!of_others_.contains(snapshot)) {
     remove_now(snapshot);

@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 
 /// Pieces read before they are asked for: one read alone does not keep a fast disk busy.
 constexpr std::size_t kPiecesAhead = 2;
-/// For what the database writes when it is opened: its log, manifest and options.
+/// For the files that the database writes when it is opened: its log, manifest and options.
 constexpr std::uintmax_t kLeastSpace = 64 << 10;
 
 rocksdb::Slice bytes_of(std::span<const float> floats) {
@@ -63,7 +63,7 @@ class StoredFloats {
   const char* at_;
 };
 
-/// A snapshot in the making: its table files, none of them in the database yet. Removes them with
+/// An unfinished snapshot: its table files, none of which is in the database yet. Removes them with
 /// itself.
 class Draft {
  public:

@@ -65,7 +65,7 @@ bool is_damage(const rocksdb::Status& status) {
          status.IsColumnFamilyDropped();
 }
 
-/// Why the database is to be made anew from its table files; "" when it is fine. RocksDB removes
+/// Why the database must be rebuilt from its table files; "" when it is intact. RocksDB removes
 /// table files of which its manifest does not know: so we look before it opens them for writing.
 absl::StatusOr<std::string> find_damage(const StorePaths& paths, const rocksdb::Options& options) {
   const std::vector<fs::path> on_disk = table_files(paths.db);
@@ -215,7 +215,7 @@ class NeverStopped final : public rocksdb::EventListener {
   void OnBackgroundError(rocksdb::BackgroundErrorReason /*reason*/,
                          rocksdb::Status* error) override {
     using Severity = rocksdb::Status::Severity;
-    // What has no severity yet RocksDB tries again by itself, and starts the database rightly then.
+    // RocksDB itself retries errors without a severity, and restarts the database correctly.
     const bool is_ours =
         error->severity() > Severity::kNoError && error->severity() < Severity::kUnrecoverableError;
     if (is_ours) *error = rocksdb::Status::OK();

@@ -233,7 +233,7 @@ void FactorExchange::settle(const FactorLanding& landing) {
   events_->factors_complete(*landing.complete, landing.iteration);
 }
 
-// ---- what goes wrong ----
+// ---- errors ----
 
 /// The sender of an invalid message gets the reason, and its run fails. One that we connected to
 /// can only be cut; its address is the plan's, so it is no stranger, and the run fails here.

@@ -53,7 +53,7 @@ class ChunkLinks::Link final : public StreamHandler {
   std::unique_ptr<Stream> stream_;  ///< null while waiting to connect again
   bool writing_ = false;
   std::optional<TraceSpan> sending_;  ///< the gradient that is being written
-  GaugePart queue_;                   ///< what waits to be sent to it
+  GaugePart queue_;                   ///< messages that wait to be sent to it
   Reconnect reconnect_;
   OutageLog outage_;
 };

@@ -17,7 +17,7 @@ struct StateSender::Shared {
   Mutex mutex;
   CondVar changed;
   std::map<std::string, Iteration> held
-      ABSL_GUARDED_BY(mutex);  ///< by address: newest version that is there
+      ABSL_GUARDED_BY(mutex);  ///< by address: newest version that the server holds
   absl::Status failure ABSL_GUARDED_BY(mutex);
 
   std::function<void()> on_change;  ///< never changes

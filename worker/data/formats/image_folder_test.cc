@@ -110,7 +110,7 @@ TEST(ImageFolder, WhatCannotBeReadIsTheSamplesFault) {
   }
 }
 
-// Not that of single samples, for which others stand in: training would go on with fewer of them.
+// Not an error of single samples, which others replace: training would continue with fewer of them.
 TEST(ImageFolder, AFolderThatIsGoneIsTheMachinesFault) {
   const TestFolder folder;
   folder.write("set/a/x.jpg", "x");

@@ -116,7 +116,7 @@ absl::StatusOr<PackReport> pack_records(const Dataset& dataset, const std::files
     return index * options.shards / dataset.size() >= writer->shards();
   };
   const auto write = [&](std::int64_t index, const ReadSample& read) -> absl::Status {
-    // Also where a sample is left out, so that each of the shards asked for is there.
+    // Also when a sample is left out, so that every requested shard exists.
     if (begins_shard(index)) POSEIDON_RETURN_IF_ERROR(writer->begin_shard());
     if (read.status.ok()) return writer->add(read.sample);
     POSEIDON_RETURN_IF_ERROR(note_unreadable(dataset, index, read.status, events, report.samples));

@@ -79,7 +79,7 @@ std::string open_error(const std::string& path, std::int64_t classes = 10) {
 }
 
 TEST(RecordFormat, ChecksumIsTheStandardOne) {
-  const std::string check = "123456789";  // RFC 3720, B.4, has others; this one is everybody's
+  const std::string check = "123456789";  // RFC 3720, B.4, has others; this one is widely used
   const std::vector<std::uint8_t> bytes(check.begin(), check.end());
   EXPECT_EQ(crc32c(bytes), 0xE3069283u);
   EXPECT_EQ(crc32c(std::span(bytes).subspan(4), crc32c(std::span(bytes).first(4))), 0xE3069283u);

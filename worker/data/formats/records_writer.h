@@ -25,8 +25,8 @@ namespace poseidon {
 /// One thread.
 class RecordsWriter {
  public:
-  /// INVALID_ARGUMENT when there is a file or folder of that name: nothing is ever overwritten.
-  /// Errors too where folders cannot be renamed.
+  /// INVALID_ARGUMENT when a file or folder of that name exists: nothing is overwritten. Errors too
+  /// where folders cannot be renamed.
   static absl::StatusOr<std::unique_ptr<RecordsWriter>> create(
       const std::filesystem::path& folder, ExclusiveRename rename = exclusive_rename);
   ~RecordsWriter();  ///< removes all written files unless finish() has synced them

@@ -24,7 +24,7 @@
 
 namespace poseidon {
 
-/// One thread, but for the one that it has. The device and `times` outlive it.
+/// One thread, besides its own one. The device and `times` outlive it.
 class StagedBatch {
  public:
   /// For batches of `elements` floats. `times` measures their copies.
