@@ -117,8 +117,8 @@ TEST_F(ServiceTest, AWorkerThatComesLateIsToldWhatForItIsHere) {
   FakeNode& late = add_worker(FakeNode::Plays::kReady);
   EXPECT_THAT(
       late.joined_[0].note(),
-      HasSubstr("job digits-1 is running with 1 workers and 1 servers; this worker is taken "
-                "in where the job takes more workers"));
+      HasSubstr("job digits-1 is running with 1 workers and 1 servers; this worker joins the "
+                "job if it accepts more workers"));
   const v1::GetStatusResponse response = status();
   ASSERT_EQ(response.workers_size(), 2);
   EXPECT_EQ(response.workers(1).rank(), -1);

@@ -45,7 +45,8 @@ struct Finding {
 const char* finding_name(Finding::Kind kind);  ///< "link", ...
 
 /// Never empty; the most expensive first. Findings that cost nothing now but will later (a slow or
-/// full disk, all of cli/doctor/doctor_health.h) come last but for those that blame nothing.
+/// full disk, all of cli/doctor/doctor_health.h) come last. When no finding has a cost, one that
+/// blames nothing (kCompute or kUnknown) is added in front.
 std::vector<Finding> diagnose(const DoctorFacts& facts);
 
 }  // namespace poseidon

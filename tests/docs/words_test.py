@@ -33,6 +33,16 @@ RETIRED_PHRASES = (
     "whoever finds none",
     "of which nobody",
     "who was heard",
+    "so that it hears",
+    "All that there is to send",
+    "the locks of whoever",
+    "on a terminal for ever",
+    "no part of any is removed",
+    "by whomever",
+    "did not come about",
+    "sits in between",
+    "this is what there is",
+    "nobody knows any more",
 )
 # In *.h and *.cc. Before: and After: as labels of a header's first comment are `Called by:` and `Calls:` now.
 RETIRED_NAMES = (

@@ -278,12 +278,12 @@ class Killed(AwayTest):
         self.assert_undisturbed(cluster)
 
     def test_while_an_operator_stops_the_job(self):
-        """The next coordinator, which goes on with the job, is asked again."""
+        """The command asks the next coordinator, which continues the job."""
         cluster = self.start_training(job=ENDLESS)
         frozen, _ = cluster.servers[1]
         frozen.signal(signal.SIGSTOP)  # so the checkpoint takes until it goes on
         stop = cluster.start("stop", "poseidon", "stop", "--coordinator", cluster.address)
-        wait_for("the job to be told", lambda: "ends when what it has trained is saved" in stop.log())
+        wait_for("the job to be told", lambda: "ends when its final checkpoint is saved" in stop.log())
         self.kill_coordinator(cluster)
         cluster.restart_coordinator()
         frozen.signal(signal.SIGCONT)
