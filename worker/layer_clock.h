@@ -47,7 +47,7 @@ class LayerClock {
   }
 
   void begin_forward() { begin_pass(); }
-  /// The hook before a layer's forward: computing stands still from here to run_forward.
+  /// The hook before a layer's forward: the time from here to run_forward is no computing.
   void stop_forward() { stop(at_); }
   void run_forward(LayerIndex layer) {
     at_ = layer;

@@ -42,7 +42,7 @@ struct WorkerNodeOptions {
   int data_threads = 1;         ///< that read and decode; 1 to kMaxDataThreads
   SyncClientOptions sync;       ///< except sync.syncer.sfb, which comes from the job
   Transport* stores = nullptr;  ///< speaks kStoreMethod, on the loop of the rest
-  /// Of the transports of synchronisation, to the plan's Plan::window_bytes. May be null.
+  /// Sets the window of the synchronisation's transports to Plan::window_bytes. May be null.
   std::function<void(std::int64_t)> set_windows;
   /// How long the coordinator may be away: as in ControlClientOptions.
   Milliseconds away_timeout{3600000};

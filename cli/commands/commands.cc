@@ -51,7 +51,7 @@ absl::Status run_submit(const SubmitOptions& options) {
     }
   }
   auto prepared = prepare_job(options.job_path);
-  // Whatever is wrong with the job file, it is the call that is wrong.
+  // Every error in the job file is an error of the call.
   if (!prepared.ok()) return absl::InvalidArgumentError(prepared.status().message());
 
   print_warnings(job_warnings(prepared->spec));

@@ -54,8 +54,8 @@ absl::Status write_new_file(const fs::path& path, const std::string& contents, m
   return ::fsync(file.get()) == 0 ? absl::OkStatus() : absl::ErrnoToStatus(errno, path.string());
 }
 
-/// The folder appears with all its files or not at all, readable by its owner alone.
-/// ALREADY_EXISTS when there is something.
+/// The folder appears with all its files or not at all, readable by its owner alone. ALREADY_EXISTS
+/// when the folder exists.
 absl::Status write_new_folder(const fs::path& folder, const std::vector<NewFile>& files) {
   std::error_code error;
   if (fs::exists(folder, error)) {
@@ -127,7 +127,7 @@ absl::Status issue(const KeyPair& authority, PeerRole role, const std::string& n
                                    {"tls.key", &node.key_pem, kSecret}});
 }
 
-/// Who shows a role's certificate.
+/// Where a role's certificate is used, for messages.
 std::string_view bearer_of(PeerRole role) {
   switch (role) {
     case PeerRole::kCoordinator:

@@ -31,12 +31,11 @@ namespace {
 
 /// Silence of the coordinator before giving up, when there is no terminal to end the wait.
 constexpr Milliseconds kTopSilenceLimit{15000};
-/// Of a screenful that goes to no terminal.
+/// The size of a refresh when there is no terminal.
 constexpr TopSize kPlainSize{.columns = 120, .rows = 100};
 
 /// Takes over the screen and the keys, and restores both: also while waiting for the coordinator,
-/// because a second signal ends the process immediately. The thread of the signals may give them
-/// back.
+/// because a second signal ends the process immediately. The thread for signals may restore them.
 class Screen {
  public:
   Screen() = default;
@@ -59,7 +58,7 @@ class Screen {
       ::tcsetattr(STDIN_FILENO, TCSANOW, &keys);
     }
   }
-  /// Nothing is shown after it.
+  /// Nothing is printed after it.
   void give_back() {
     const MutexLock lock(mutex_);
     if (std::exchange(is_given_back_, true)) return;
@@ -93,12 +92,12 @@ class Screen {
  private:
   Mutex mutex_;
   bool is_given_back_ ABSL_GUARDED_BY(mutex_) = false;
-  // Changed under mutex_ by the thread that took it, which reads them without it.
+  // Changed under mutex_ by the thread that took over the screen, which reads them without it.
   bool is_terminal_ = false;
   std::optional<termios> before_;  ///< the keys'
 };
 
-/// Waits for the next look; true when there is to be none: q, or a signal.
+/// Waits for the next refresh; returns true to end instead: q, or a signal.
 bool enough(const Screen& screen, int stop_fd, Milliseconds pause) {
   const SystemClock clock;
   const Nanoseconds until = clock.now() + pause;
@@ -111,7 +110,7 @@ bool enough(const Screen& screen, int stop_fd, Milliseconds pause) {
     if ((fds[0].revents & POLLIN) != 0) return true;
     char key = 0;
     if (fds[1].revents != 0 && (::read(STDIN_FILENO, &key, 1) != 1 || key == 'q')) return true;
-    if (key != 0) return false;  // any other key: look now
+    if (key != 0) return false;  // any other key: refresh now
   }
 }
 

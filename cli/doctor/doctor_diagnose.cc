@@ -22,17 +22,17 @@ constexpr double kSlowDisk = 4.0;
 /// ... and writes for at least this share of the time, or has more pieces waiting: a slow but idle
 /// disk does no harm.
 constexpr double kWorthDisk = 0.1;
-/// The network is too small when workers stand still so much of an iteration ...
+/// The network is too small when workers wait for this share of an iteration ...
 constexpr double kNetworkStall = 0.3;
 /// ... and messages are under way for at least this share of it.
 constexpr double kNetworkBusy = 0.5;
-/// A disk that writes so much of the time is at its limit.
+/// A disk that writes for this share of the time is at its limit.
 constexpr double kBusyDisk = 0.8;
 /// A server holds too much when it has this many times the mean.
 constexpr double kUnevenShard = 1.5;
-/// A server's thread that sums so much of an iteration is at its limit.
+/// A server's thread that sums for this share of an iteration is at its limit.
 constexpr double kBusyServer = 0.6;
-/// A GPU that runs kernels less of the time could compute more.
+/// A GPU that runs kernels for a smaller share of the time could compute more.
 constexpr double kIdleGpu = 0.7;
 /// One layer of several is reported when this share of all waiting is for it.
 constexpr double kStragglerShare = 0.6;
@@ -114,7 +114,7 @@ class Doctor {
     const double waits_for_worker_s = slow_worker_ ? slow_worker_->cost_s : 0.0;
     for (DoctorFacts::Machine machine : f_.machines) {
       for (const auto* node : nodes_) {
-        // Whose own finding tells it.
+        // Its own finding reports it.
         const bool is_told =
             std::ranges::find(limited_, node) != limited_.end() ||
             (slow_worker_ && &slow_worker_->worker->node == node && waits_for_cores(*node));
@@ -141,9 +141,9 @@ class Doctor {
     }
   }
 
-  /// A process that often stands still reads and writes late too, and one whose link is slow may
-  /// compute a little longer by chance: of one node, the worker has the word where it explains the
-  /// link, and else the greater loss. Whether a link is accused.
+  /// A process that often stands still reads and writes late too, and a node with a slow link may
+  /// compute a little longer by chance. So for one node the slow worker is reported when it
+  /// explains the link, otherwise the greater loss. Returns whether a link is reported.
   bool one_node() {
     std::optional<SlowWorker> worker = slow_worker(f_);
     std::optional<SlowLink> link = slow_link(f_, stall_s_);
@@ -193,8 +193,8 @@ class Doctor {
               "fewer --threads than the others have");
   }
 
-  /// By their own counters, which reach further back than the trace: where all of them throttle, or
-  /// share their machines with others since, no worker is slower than the next.
+  /// Uses the workers' own counters, which reach further back than the trace: when all of them
+  /// throttle, or share their machines with other programs, no worker is slower than the others.
   void slower() {
     std::vector<std::string> names, texts;
     double cost = 0.0, celsius = 0.0;
@@ -247,7 +247,7 @@ class Doctor {
     std::vector<std::string> names;
     double cost = 0.0;
     for (const auto& worker : f_.workers) {
-      // Samples of one that does not get to run are late, too.
+      // A worker that is kept from running reads its samples late too.
       const bool is_slow = slow_worker_ && slow_worker_->worker == &worker;
       if (std::ranges::find(limited_, &worker.node) != limited_.end()) continue;
       const double runs = is_slow ? slow_worker_->usual / slow_worker_->takes : 1.0;
@@ -265,7 +265,7 @@ class Doctor {
         "(poseidon data pack)");
   }
 
-  /// One that holds more than its part and is kept busy by it.
+  /// A server that holds more than its part and is busy because of it.
   void servers() {
     if (f_.servers.size() >= 2) {
       double mean = 0.0;
@@ -324,7 +324,7 @@ class Doctor {
     // A process that waits for a core does not send or receive either.
     const double cost_s = stall_s_ - late_for_cores_s_;
     if (!worth(cost_s)) return;
-    // A worker that is waited for makes messages late, not slow.
+    // A slow worker makes messages late, not slow.
     if (!limited_.empty() ||
         std::any_of(findings_.begin(), findings_.end(), [](const Finding& finding) {
           return finding.kind == Finding::Kind::kWorker || finding.kind == Finding::Kind::kServer;
@@ -365,8 +365,8 @@ class Doctor {
           "(sync.scheme \"auto\", poseidon plan)",
           first_names(might_go_by_sfb), short_percent(might_bytes / ps_bytes)));
     }
-    // Where one node is an end of every message, no stream tells its link from the network. Factors
-    // go from worker to worker.
+    // When one node is an end of every message, streams cannot distinguish its link from the
+    // network. Factors go from worker to worker.
     std::string links = "no node's link is worse than the others'";
     const std::string shared = f_.workers.size() == 1 ? f_.workers.front().node.name
                                : f_.servers.size() == 1 && by_sfb.empty()
@@ -401,7 +401,7 @@ class Doctor {
         absl::StrJoin(remedies, "; "));
   }
 
-  /// Most waiting is for one layer, and nothing else explains it.
+  /// One layer causes most of the waiting, and nothing else explains it.
   void layer() {
     if (f_.layers.size() < 2 || !worth(stall_s_)) return;
     const auto& worst =
@@ -500,7 +500,7 @@ class Doctor {
     std::rotate(findings_.begin(), findings_.end() - 1, findings_.end());
   }
 
-  /// Mean over the workers that tell theirs.
+  /// Mean over the workers that report it.
   std::optional<double> gpu_utilization() const {
     double sum = 0.0, count = 0.0;
     for (const DoctorFacts::Daemon& daemon : f_.daemons) {
@@ -516,7 +516,7 @@ class Doctor {
   double stall_s_ = 0.0, compute_s_ = 0.0;       ///< means over workers
   double late_for_cores_s_ = 0.0;                ///< of the stalls
   std::vector<const DoctorFacts::Node*> limited_;
-  std::optional<SlowWorker> slow_worker_;  ///< as accused
+  std::optional<SlowWorker> slow_worker_;  ///< as reported
   std::vector<Finding> findings_;
 };
 

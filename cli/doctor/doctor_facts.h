@@ -21,8 +21,8 @@ struct DoctorFacts {
     std::string name;  ///< "worker 0 (10.0.0.3:4711)"
     std::uint64_t machine = 0;
     double used = 0.0, wanted = 0.0;  ///< cores, as of the machine
-    // What its streams carry while a message of theirs is on its way, over all peers together;
-    // nothing where it moved too little to tell.
+    // Rates of its streams while a message is under way, over all peers together; empty when it
+    // moved too few bytes.
     std::optional<double> send_bytes_per_s, receive_bytes_per_s;  ///< of its best stream each way
     double send_s = 0.0, receive_s = 0.0;  ///< that any message of its was on its way
     double sent_bytes = 0.0, received_bytes = 0.0;
@@ -111,7 +111,7 @@ struct DoctorFacts {
 };
 
 /// A node's buffer may have been full before the last iteration: only those that all nodes recorded
-/// to their end count. Of a node that recorded less than two nothing is said but a note.
+/// to their end count. A node that recorded fewer than two gets a note only.
 DoctorFacts make_facts(const TraceData& trace, const v1::GetStatusResponse& status);
 
 /// Iterations whose events fit into every node's buffer, at most. Not below 1.

@@ -14,14 +14,14 @@ namespace {
 
 using Role = DoctorFacts::Daemon::Role;
 
-/// A disk with less of itself left is nearly full ...
+/// A disk with a smaller free share is nearly full ...
 constexpr double kFullDisk = 0.1;
 /// ... and so is one without room for this many parts of checkpoints: the next is written before
-/// the oldest goes.
+/// the oldest is removed.
 constexpr double kPartsLeft = 2.0;
 /// This many checkpoints were due since the newest one.
 constexpr double kOverdue = 3.0;
-/// Fewer refusals in a look are a port scan, or an epoch's change.
+/// Fewer refusals in that time may be a port scan, or a change of the epoch.
 constexpr double kManyRefused = 3.0;
 constexpr double kDayS = 86400.0, kCertificateDays = 14.0;
 /// Minimum share of the waiting to report, when shared memory would avoid it.
@@ -126,7 +126,7 @@ class Health {
         "find the slow worker; if all are equally fast, give the server more --pending-limit-mib");
   }
 
-  /// Only where one machine has them all is it known that no socket need be.
+  /// Only when all processes are on one machine is it certain that no sockets are needed.
   void path() {
     double shared = 0.0, socket = 0.0, stall_s = 0.0;
     for (const auto& daemon : f_.daemons) {

@@ -32,7 +32,7 @@ struct CoordinatorAccess {
 /// models and plans.
 inline constexpr Milliseconds kStatusTimeout{2000};
 inline constexpr Milliseconds kSubmitTimeout{30000};
-/// Of all other calls, which it answers from memory.
+/// Timeout of all other calls, which the coordinator answers from memory.
 inline constexpr Milliseconds kCallTimeout{5000};
 
 /// INVALID_ARGUMENT unless a coordinator can take it for --run-dir: absolute, as a folder of its

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the three daemons share: logging, signals, addresses, the options every daemon has. Nothing
-// here is on the data path.
+// Shared code of the three daemons: logging, signals, addresses, common options. Nothing here is on
+// the data path.
 //
 // Called by: the main() of each daemon, which then wires the parts. Calls: common/daemon/log.h,
 // common/daemon/command_line.h. Errors are for people: they name the option and the remedy.

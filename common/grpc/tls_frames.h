@@ -122,7 +122,7 @@ class FrameReader {
   absl::Span<std::byte> room();
   /// The first `bytes` of room() are filled. next() must have nothing.
   void received(std::size_t bytes);
-  /// What the last received() has completed.
+  /// The event that the last received() has completed.
   std::optional<Incoming> next();
   /// Bytes that the present frame still lacks, 1 at least.
   std::size_t lacks() const;

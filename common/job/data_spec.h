@@ -40,8 +40,8 @@ struct ColourSpec {
 /// The transformations between file and network, in this order.
 struct TransformSpec {
   std::vector<std::int64_t> resize;  ///< [height, width], bilinear; empty: as it is
-  /// Resizes the shorter side to this length, with antialiasing; 0: off. Beside random_resized_crop
-  /// it applies in tests only.
+  /// Resizes the shorter side to this length, with antialiasing; 0: off. Together with
+  /// random_resized_crop it applies in tests only.
   std::int64_t resize_shorter = 0;
   std::optional<RandomResizedCropSpec> random_resized_crop;  ///< in tests: shorter side, centre
   std::int64_t pad = 0;                   ///< zero pixels on every side before random_crop

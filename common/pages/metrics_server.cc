@@ -19,7 +19,7 @@ namespace {
 constexpr int kGzipWindow = 15 + 16;  // the largest window; a gzip header, not a zlib one
 constexpr int kMemoryLevel = 8;       // zlib's own choice
 
-/// "gzip" or "gzip;q=0.5", but not "gzip;q=0", as they stand in Accept-Encoding.
+/// "gzip" or "gzip;q=0.5", but not "gzip;q=0", as in Accept-Encoding.
 bool takes_gzip(const std::string& accepted) {
   for (const absl::string_view each : absl::StrSplit(accepted, ',')) {
     const std::pair<absl::string_view, absl::string_view> name_and_quality =

@@ -132,7 +132,7 @@ class Security : public std::enable_shared_from_this<Security> {
   absl::Status admit(const MethodCaller& caller);
   /// The roles in the peer's certificate; nullopt without TLS.
   std::optional<RoleSet> roles_of(const grpc::ServerContextBase& context) const;
-  /// For a server of its own that speaks TLS; null without.
+  /// For a separate server that speaks TLS; null without TLS.
   const TlsIdentity* identity() const;
   /// Whether a client with these certificates (PEM: its own, "" for none, and the chain that it
   /// sent) may read metrics and status pages. PERMISSION_DENIED says why not; counted and logged.
@@ -176,8 +176,8 @@ class Security : public std::enable_shared_from_this<Security> {
 /// Whether two secrets are the same, in a time that does not tell where they differ.
 bool same_secret(std::string_view a, std::string_view b);
 
-/// What an operator should look at when a connection failed with this text. `tls`: whether we speak
-/// it. "" when nothing can be told. Pure.
+/// Advice for an operator when a connection failed with this text. `tls`: whether we speak it. ""
+/// when nothing can be told. Pure.
 std::string connection_hint(std::string_view error, bool tls);
 
 /// Routes gRPC's own log lines to ours (debug), and counts the TLS handshakes that failed in this

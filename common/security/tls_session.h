@@ -1,7 +1,7 @@
 #pragma once
 
 // TLS 1.3 by OpenSSL on a nonblocking socket: one end of a connection on which both ends show
-// certificates. It judges nothing itself: a function is asked in the handshake.
+// certificates. It does not check certificates itself: it calls a function in the handshake.
 //
 // Called by: common/grpc/tls_sockets.h, which waits for the socket. Calls: OpenSSL, the socket, and
 // common/security/security.h for the judgement.
@@ -29,7 +29,7 @@ namespace poseidon {
 
 struct TlsIdentity;
 
-/// What all connections of one direction share. Any thread.
+/// The shared state of all connections of one direction. Any thread.
 class TlsContext {
  public:
   enum class End : std::uint8_t { kCalls, kAnswers };
@@ -50,7 +50,7 @@ class TlsContext {
 /// whose other end may be gone.
 class TlsSession {
  public:
-  /// What the other end has shown (PEM): its certificate, "" for none, and all that it sent.
+  /// The certificates of the other end (PEM): its own, "" for none, and the chain that it sent.
   /// Nothing: it is accepted.
   using Judge = std::function<std::optional<PeerObjection>(const std::string& certificate_pem,
                                                            const std::string& chain_pem)>;

@@ -79,7 +79,7 @@ class CondVar {
   void notify_one() { changed_.notify_one(); }
   void notify_all() { changed_.notify_all(); }
 
-  /// Until it is notified, or for no reason at all.
+  /// Waits until it is notified; may also return without a reason.
   void wait(Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     Held held(mutex);
     changed_.wait(held.lock);
@@ -102,7 +102,7 @@ class CondVar {
     Held held(mutex);
     return changed_.wait_until(held.lock, deadline, std::move(condition));
   }
-  /// Until it is notified, the time is over, or for no reason at all.
+  /// Waits until it is notified or the time is over; may also return without a reason.
   template <typename Time>
   void wait_for(Mutex& mutex, const Time& time) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     Held held(mutex);

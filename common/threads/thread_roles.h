@@ -7,9 +7,9 @@
 //
 // A role locks nothing and costs one load where it is asserted. Members that belong to a thread are
 // ABSL_GUARDED_BY(role_), functions that run on it ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_). Clang
-// checks everything in between. Where it cannot know, which is where another class calls (a handler
-// of a stream, a posted lambda), the function begins with role_.assert_held(), which looks at the
-// thread in every build: a wrong thread is a bug that the sanitizers see only sometimes.
+// checks everything in between. Clang cannot check calls from another class (a handler of a stream,
+// a posted lambda). Such a function begins with role_.assert_held(), which checks the thread in
+// every build, because sanitizers find a wrong thread only sometimes.
 //
 // Constructors and destructors are not checked: no other thread has the object then.
 

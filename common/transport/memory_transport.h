@@ -21,7 +21,7 @@
 
 namespace poseidon {
 
-/// What goes wrong on a MemoryNetwork. All zero: a perfect network with a fixed delay.
+/// The faults of a MemoryNetwork. All zero: a perfect network with a fixed delay.
 struct MemoryFaults {
   Nanoseconds min_delay{Milliseconds(1)};
   Nanoseconds max_delay{Milliseconds(1)};  ///< of each message, uniform

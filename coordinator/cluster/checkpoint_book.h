@@ -58,7 +58,7 @@ class CheckpointBook {
   void on_epoch_begun(Epoch epoch) { newest_epoch_ = std::max(newest_epoch_, epoch); }
   /// Tells a server that has joined or begins an epoch which checkpoints to keep: it may have
   /// missed a ForgetCheckpoint, or have parts of checkpoints that were never committed. `epoch`: of
-  /// the active job, whose checkpoints in the making stay.
+  /// the active job, whose unfinished checkpoints are kept.
   void send_keep(const NodeInfo& server, std::optional<Epoch> epoch);
   void send_forget(const ForgetParts& forget);
 

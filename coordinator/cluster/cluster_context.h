@@ -1,7 +1,7 @@
 #pragma once
 
-// What all parts of Cluster work with: its options, clock, disk, state directory, and its one
-// mutex. Called by: every file of this folder. Calls: nothing.
+// Shared by all parts of Cluster: its options, clock, disk, state directory, and its one mutex.
+// Called by: every file of this folder. Calls: nothing.
 //
 // Lock contract of the folder: every part belongs to one Cluster and is used only with
 // ClusterContext::mutex held, unless a method says otherwise. A part may queue work on

@@ -16,7 +16,7 @@
 namespace poseidon {
 namespace {
 
-/// Nothing: it is no event.
+/// Empty: no event.
 std::optional<EventKind> event_kind(LogLine::Kind kind) {
   switch (kind) {
     case LogLine::Kind::kJob:
@@ -202,7 +202,7 @@ void JobHost::send_stop(const SendStop& stop) {
 }
 
 void JobHost::apply(const JobActions& actions) {
-  // What they log is of this job, be it its first line or its last.
+  // Their log lines belong to this job, including its first and last.
   if (job_) set_log_job(job_->description().id, job_->epoch().value());
   for (const JobAction& action : actions) apply_one(action);
   after_actions();
@@ -244,7 +244,7 @@ void JobHost::depart(const Departure& departure, const absl::Status& status, Dep
 
 void JobHost::members_changed() {
   targets_.update(membership_.nodes());
-  extend_deadlines(context_.now());  // a newcomer may have ended that we were cut off
+  extend_deadlines(context_.now());  // a newcomer may have ended the isolation
   if (job_ && !job_->ended()) apply(job_->on_members(membership_.nodes(), context_.now()));
 }
 
@@ -279,7 +279,7 @@ void JobHost::on_manifest_written(const CheckpointManifest& manifest, const absl
 
 void JobHost::on_manifest_removed(const CheckpointManifest& manifest, const absl::Status& status) {
   const SnapshotId snapshot = manifest.snapshot;
-  // What a job that is over had given up already is no longer its to remove.
+  // An ended job does not remove what it had given up before.
   const bool is_known = is_job(manifest.job_id) &&
                         (!job_->ended() || job_->checkpoints().committed().contains(snapshot));
   if (is_known) {
@@ -305,7 +305,7 @@ JobState JobHost::state() const {
 
 void JobHost::install(std::unique_ptr<JobRun> job, const v1::SubmitRequest& request,
                       std::shared_ptr<RunFiles> directory, std::optional<MetricsProgress> earlier) {
-  std::unique_ptr<JobRun> old_job;  // both die after the lock is released
+  std::unique_ptr<JobRun> old_job;  // both are destroyed after the lock is released
   std::shared_ptr<RunFiles> old_directory;
   MutexLock lock(context_.mutex);
   set_log_job(job->description().id, job->epoch().value());

@@ -6,7 +6,8 @@
 // it: NodeStreams, RunOutput, CheckpointBook, Watch, Traces.
 //
 // Invariants
-//  1. What JobRun returns is carried out at once and in order, before the mutex is released.
+//  1. The actions that JobRun returns are carried out at once and in order, before the mutex is
+//     released.
 //  2. A node that does not take a message departs after all actions, never in the middle of them.
 //  3. No deadline of the job counts time in which the coordinator could receive no messages. Used
 //     with Cluster's mutex held (cluster_context.h), except install, which takes it. wait_until
@@ -54,7 +55,7 @@ class JobHost {
   bool is_job(const std::string& id) const { return job_ && job_->description().id == id; }
   /// There is a job that has not ended, or whose files are not closed yet.
   bool is_active() const { return job_ && (!job_->ended() || !output_.is_closed()); }
-  /// There is a job. One whose last lines are lost has failed.
+  /// There is a job. A job whose last lines are lost has failed.
   JobState state() const;
   /// There is a job. "job ID is STATE (N of M iterations)".
   std::string text() const;

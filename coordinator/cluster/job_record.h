@@ -33,7 +33,7 @@ class JobRecord {
                                     std::int64_t now_unix_ms);
 
  private:
-  /// What is, or is about to be, on the disk.
+  /// The record that is, or is about to be, on the disk.
   struct Recorded {
     Epoch epoch;
     bool recovers = false, stopped = false, has_checkpoints = false;

@@ -8,10 +8,10 @@
 //     joins as a new node, and its earlier membership ends first.
 //  2. restore continues an earlier coordinator's job from its record and its run directory, or
 //     returns why it cannot. A job that has trained never starts again from the beginning.
-//  3. Where that coordinator died between ending an epoch and writing it down, a node that is
-//     beyond the recorded epoch ends it here, too. Threads: restore and the functions that it calls
-//     block on the disk, and take Cluster's mutex when they need it. It runs before there are
-//     streams and calls. All else is used with the mutex held.
+//  3. When that coordinator died between ending an epoch and recording that, a node that is beyond
+//     the recorded epoch ends it here too. Threads: restore and the functions that it calls block
+//     on the disk, and take Cluster's mutex when they need it. It runs before there are streams and
+//     calls. All else is used with the mutex held.
 
 #include <optional>
 #include <string>

@@ -43,7 +43,7 @@ class RunOutput {
   void on_record_written() { record_refused_.clear(); }
   /// The job's record in the state directory; tried again. Returns the text of an alarm.
   std::string on_record_refused(const absl::Status& status);
-  /// What is refused now, for the status; "" for nothing.
+  /// The current error of the disk, for the status; "" for none.
   const std::string& refused_text() const {
     return lines_refused_.empty() ? record_refused_ : lines_refused_;
   }

@@ -52,7 +52,7 @@ absl::Status check_still_of_job(const std::filesystem::path& path, const std::st
                    " holds another job's files by now; choose a new one with --run-dir"));
 }
 
-/// A run begins by moving an earlier one's model aside: it cannot begin with either of the two.
+/// A run begins by moving an earlier run's model aside, so it cannot begin from either of the two.
 absl::Status check_weights_stay(const std::filesystem::path& weights,
                                 const std::filesystem::path& run_directory) {
   if (!RunDirectory::moves_as_run_begins(run_directory, weights)) return absl::OkStatus();
@@ -152,14 +152,14 @@ absl::StatusOr<v1::SubmitResponse> Submissions::submit(const v1::SubmitRequest& 
                           .servers = request.servers(),
                           .source = source,
                           .running = std::nullopt};
-  // The record comes before the first touch of the directory, which may hold a finished run: whose
-  // process dies from here on, the next one knows the job, and opens the directory again.
+  // The record comes before the first touch of the directory, which may hold a finished run: if
+  // this process dies from here on, the next one knows the job, and opens the directory again.
   const auto refused = [this](const absl::Status& why, const char* what) {
     const absl::Status dropped = context_.state->drop_job();
     if (!dropped.ok()) spdlog::error("{}", std::string(dropped.message()));
     return absl::Status(why.code(), absl::StrCat(what, why.message()));
   };
-  // It may be there all the same, where only its folder could not be synced.
+  // The record may exist nevertheless, when only its folder could not be synced.
   if (const absl::Status stored = context_.state->store_job(durable_job_to_json(record));
       !stored.ok()) {
     return refused(stored, "");

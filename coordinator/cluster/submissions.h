@@ -1,9 +1,9 @@
 #pragma once
 
-// Takes a job: checks the request, makes its description, run directory and first record, and hands
-// the job to JobHost. Listens to the run directory until it is closed.
-// Called by: cluster.cc, checkpoint_calls.cc (restore), returns.cc (a job that had not begun).
-// Calls: JobResolver, planning/, StateDirectory, RunDirectory, JobHost.
+// Takes a job: checks the request, makes its description, run directory and first record, and
+// passes the job to JobHost. Listens to the run directory until it is closed. Called by:
+// cluster.cc, checkpoint_calls.cc (restore), returns.cc (a job that had not begun). Calls:
+// JobResolver, planning/, StateDirectory, RunDirectory, JobHost.
 //
 // Invariants
 //  1. There is one job at a time, and one submission at a time.
@@ -49,7 +49,7 @@ class Submissions {
   /// Tells the job of the checkpoint that it begins from. Takes the mutex. In the run's own
   /// directory the job is the same; in another directory it is a branch of it.
   absl::Status add_source(SnapshotId source, JobDescription& description);
-  /// What the run directory of the job reports.
+  /// Events of the run directory of the job.
   RunDirectory::Events run_events();
 
  private:

@@ -1,8 +1,10 @@
 #pragma once
 
-// What is shown of a cluster: events, refusals, the loss curve, traffic per layer, loads of
-// machines, and the totals of the metrics page.
-// Called by: cluster*.cc and the other parts report here. Calls: coordinator/watch/ and the log.
+// The data that are shown of a cluster: events, refusals, the loss curve, traffic per layer, loads
+// of machines, and the totals of the metrics page.
+//
+// Called by: cluster*.cc and the other parts, which report here. Calls: coordinator/watch/ and the
+// log.
 //
 // Invariants
 //  1. No decision depends on this data, except that the job considers another plan by the times of
@@ -63,13 +65,13 @@ class Watch {
   void begin_job(LossCurve curve, Iteration first);
   void count_job(const JobCounts& counts) { counts_.jobs += counts; }
   void count_end(bool done, bool was_stopped);
-  /// From the first plan on traffic is measured.
+  /// Traffic is measured from the first plan on.
   void begin_traffic(std::size_t layers);
   bool has_traffic() const { return traffic_ != nullptr; }
   void count_iterations(Iteration completed);
   void add_line(const std::string& line);
   void roll_back(Iteration iteration) { curve_.roll_back(iteration); }
-  /// Of a job that ended, rates are those of its end.
+  /// The rates of an ended job are those of its end.
   WorkerRates worker_rates(NodeId node, Nanoseconds until) const;
   LayerRates layer_rates(LayerIndex layer, Nanoseconds until) const;
   /// Once per window: how long each layer takes on the slowest worker; empty where that is not due

@@ -23,7 +23,7 @@ class LostTime {
   /// node sends messages; empty while one does. Returns the time lost since the last call that is
   /// not counted yet.
   Nanoseconds look(Nanoseconds now, std::optional<Nanoseconds> isolated_since);
-  /// As of the last look.
+  /// As of the last call.
   bool is_cut_off() const { return is_cut_off_; }
 
  private:

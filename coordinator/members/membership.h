@@ -1,6 +1,6 @@
 #pragma once
 
-// Who is in the cluster: join, heartbeat, leave, lease expiry, as a pure state machine.
+// The members of the cluster: join, heartbeat, leave and lease expiry, as a pure state machine.
 //
 // Called by: coordinator/cluster/cluster.h, for each message and many times a second, with `now`;
 // it tells coordinator/job/job_run.h of joins and departures. Calls: nothing.
@@ -130,7 +130,8 @@ class Membership {
 
   /// Its stream ended without Leave; it may return within its lease. False: no such member.
   bool detach(NodeId id, const std::string& reason, Nanoseconds now);
-  /// It is back, on a new stream. False when no member has this id, role, address and process.
+  /// The node is back, on a new stream. False when no member has this id, role, address and
+  /// process.
   bool attach(const NodeInfo& node, Nanoseconds now);
 
   /// The node left or will not return. nullopt when it is not a member.

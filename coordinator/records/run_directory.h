@@ -197,7 +197,7 @@ class RunDirectory final : public RunFiles {
   /// Including the lines that are being written.
   std::size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool overflow_ ABSL_GUARDED_BY(mutex_) = false;
-  /// One that may be written elsewhere is among them.
+  /// One of them may be written elsewhere.
   bool has_record_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<RunEnd> closing_ ABSL_GUARDED_BY(mutex_);
   std::thread writer_;

@@ -5,7 +5,7 @@
 //
 // Invariants
 //  1. The file is written when its text changes, and only then.
-//  2. What could not be written (the disk is full) is tried again, at most every two seconds.
+//  2. A failed write (the disk is full) is tried again, at most every two seconds.
 //  3. The file stays when the coordinator ends, because nodes may continue. Used with `mutex` held;
 //     the Background's work runs without it and takes it for its result.
 
@@ -32,7 +32,7 @@ class ScrapeTargets {
   const std::string& own_address() const { return own_address_; }
   /// Writes the file if it does not list these nodes' pages.
   void update(const std::vector<NodeInfo>& nodes);
-  /// What could not be written may be tried again now.
+  /// A failed write may be tried again now.
   bool wants_retry();
 
  private:

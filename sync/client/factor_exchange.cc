@@ -104,7 +104,7 @@ absl::Status FactorExchange::admit(const PeerStream& stream, const FactorHeader&
   const Plan& plan = route_.plan();
   Objection objection = check_against_plan(hello, payload_bytes, plan, route_.piece_elements());
   if (objection.reason == DataRefusal::kEpoch && hello.epoch > plan.epoch) {
-    // It has its new assignment before we have ours.
+    // The other worker has its new assignment before we have ours.
     return absl::AbortedError(absl::StrCat("this worker is still at epoch ", plan.epoch.value()));
   }
   if (!objection && hello.rank >= route_.rank()) {
@@ -122,7 +122,7 @@ absl::Status FactorExchange::admit(const PeerStream& stream, const FactorHeader&
 void FactorExchange::adopt(std::unique_ptr<PeerStream> stream, WorkerRank rank) {
   Peer& peer = peers_[rank.value()];
   stream->give_to(this, rank);
-  peer.stream = std::move(stream);  // an older one is cut: the other side has given it up
+  peer.stream = std::move(stream);  // an older stream is cut: the other side has given it up
   greet(peer);
   greeted(peer);
 }
@@ -211,7 +211,7 @@ void FactorExchange::on_message(PeerStream& stream, const Bytes& message) {
                            .bytes = landing.payload_bytes});
   }
   settle(landing);
-  // Parameters that came are handed on.
+  // Passes received parameters on to the next rank.
   if (decoded->header.kind == FactorKind::kParameters) pump_all();
 }
 
@@ -264,7 +264,7 @@ void FactorExchange::lost(Peer& peer, const absl::Status& status) {
                                                   route_.rank().value(), ": ", status.message())));
     return;
   }
-  // It is alive, only not so far: the coordinator watches over how long that may take.
+  // The other worker is alive, but not ready yet: the coordinator limits how long that may take.
   if (absl::IsAborted(status)) peer.reconnect.alive();
   const Nanoseconds now = peers_access_.transport->now();
   const Reconnect::Decision decision = peer.reconnect.cut(now);

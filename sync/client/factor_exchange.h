@@ -63,7 +63,7 @@ class FactorExchange final : public PeerStream::Owner, public PeerDoor::Host {
   /// 10.0.0.4:4711, worker 3 at ...".
   std::string awaited(LayerIndex layer) const;
 
-  // From the door.
+  // Called by the door.
   absl::Status admit(const PeerStream& stream, const FactorHeader& hello,
                      std::size_t payload_bytes) override;
   void adopt(std::unique_ptr<PeerStream> stream, WorkerRank peer) override;

@@ -312,8 +312,8 @@ Landing PsRoute::on_message(ServerIndex from, const Bytes& message) {
   const PlanChunk& place = plan_.chunks[id.value()];
   const Iteration norms_wanted = decoded->header.iteration - 1;
   if (book_.has_value() && book_->known(id) < norms_wanted) {
-    // They overtook the norms of their step. Taking them would end the request that gets those
-    // norms repeated after a cut; so they are asked for again once the norms are here.
+    // They overtook the norms of their step. Accepting them would end the request that repeats
+    // those norms after a cut. So they are requested again once the norms have arrived.
     chunks_[id.value()].early = true;
     return refused(DataRefusal::kDuplicate,
                    absl::StrCat("version ", norms_wanted + 1, " of chunk ", id.value(),

@@ -57,8 +57,8 @@ struct DeviceTimes {
   std::span<const CopyInterval> copies;   ///< in the order in which they were started
 };
 
-/// What a device with its own clock measures of a pass. Each layer costs it four events, each copy
-/// two, which the host has to record and to read.
+/// The parts of a pass that a device with its own clock measures. Each layer costs it four events,
+/// each copy two, which the host has to record and to read.
 enum class PassTiming { kNothing, kLayers, kLayersAndCopies };
 
 /// Called for a layer whose parameters arrive in pieces: the first `elements` are final for its
@@ -174,10 +174,10 @@ class Executor {
   virtual absl::StatusOr<FactorSquares> measure_factors(LayerIndex layer,
                                                         std::span<const float> output_gradients,
                                                         std::span<const float> inputs) = 0;
-  /// Of the layer's parameters as they are; likewise.
+  /// For the layer's current parameters; likewise.
   virtual absl::StatusOr<FactorSquares> measure_parameters(LayerIndex layer) = 0;
 
-  // Of a layer whose factors are kept; no more than a step while a pass works on it.
+  // For a layer whose factors are kept; while a pass works on it, only a step is allowed.
 
   /// Makes parameters(layer) what the layer computes with.
   virtual absl::Status fetch_parameters(LayerIndex layer) = 0;
@@ -188,7 +188,7 @@ class Executor {
   /// Keeps a copy of these as they are now, in the device's memory, in place of the layer's copy
   /// before. Allocates when the ranges are others than last time.
   virtual absl::Status hold_state(LayerIndex layer, std::span<const StateRange> ranges) = 0;
-  /// One of those held last.
+  /// Reads one of the ranges held last.
   virtual absl::Status read_held_state(LayerIndex layer, const StateRange& range,
                                        std::span<float> values) = 0;
 

@@ -63,7 +63,7 @@ class BatchRing {
   /// `timeout` (the next call waits for the same one); any other error is the data set's, and
   /// final. One thread.
   absl::StatusOr<const Batch*> next(Milliseconds timeout);
-  /// What the next call of next() will give, if it is ready: null otherwise. The same thread.
+  /// The result of the next call of next() if it is ready; null otherwise. The same thread.
   const Batch* peek();
 
   const Dataset& dataset() const { return *dataset_; }

@@ -33,7 +33,7 @@ absl::Status read_and_decode(const Dataset& dataset, std::int64_t index, Encoded
                         image);
 }
 
-/// Calls `visit` for every sample in index order, with what read_and_decode made of it.
+/// Calls `visit` for every sample in index order, with the result of read_and_decode.
 absl::Status visit_samples(
     const Dataset& dataset, int threads, const VisitEvents& events,
     const std::function<absl::Status(std::int64_t, const ReadSample&)>& visit) {

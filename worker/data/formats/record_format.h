@@ -38,7 +38,7 @@ inline constexpr std::int64_t kMaxShards = 512;  ///< each is one open file per 
 /// CRC-32C (Castagnoli) of `bytes`, going on from the checksum of what stands before.
 std::uint32_t crc32c(std::span<const std::uint8_t> bytes, std::uint32_t before = 0);
 
-/// What all shards of a set have in common, and which of them this is.
+/// The data that all shards of a set share, and the number of this shard.
 struct RecordSetInfo {
   std::int64_t shard = 0;
   std::int64_t shards = 1;
@@ -48,7 +48,7 @@ struct RecordSetInfo {
   std::vector<std::string> class_names;
 };
 
-/// Where the records of one shard lie.
+/// The places of the records of one shard.
 struct RecordIndex {
   std::vector<std::uint64_t> offsets;  ///< one more than records
   std::vector<std::uint32_t> labels;

@@ -59,7 +59,7 @@ absl::StatusOr<std::unique_ptr<RecordsWriter>> RecordsWriter::create(
   if (::mkdir(unnamed.c_str(), 0777) != 0) {
     return system_error(unnamed, "cannot make the folder", errno);
   }
-  // As finish() will do: where folders cannot be renamed, that shows before hours of work.
+  // Tests what finish() will do: if folders cannot be renamed, that shows before hours of work.
   const absl::Status named = rename_folder(unnamed, writer->temporary_, rename);
   if (!named.ok()) {
     ::rmdir(unnamed.c_str());

@@ -110,7 +110,7 @@ class NetworkExecutor final : public Executor {
     int parameter_layer = -1;             // LayerIndex, or -1
     float* statistics = nullptr;          // in statistics_
     std::vector<float*> input_gradients;  // what the operator writes; null: not needed
-    // What is then added to the gradient of an input that another layer has written before.
+    // The summand for the gradient of an input that another layer has written before.
     struct Sum {
       float* target = nullptr;
       const float* addend = nullptr;
@@ -158,7 +158,7 @@ class NetworkExecutor final : public Executor {
   // The first `elements` of device memory for reading here: in place where the device shares the
   // host's memory, else by way of host_copy_.
   absl::StatusOr<std::span<const float>> fetch(const void* memory, std::int64_t elements);
-  // Of as many elements as you like, in pieces.
+  // Of any number of elements, in pieces.
   absl::StatusOr<bool> is_finite(const float* memory, std::int64_t elements, Layout layout);
 
   // Constant after create().
