@@ -214,7 +214,7 @@ absl::Status ServerNode::restore(const v1::RestoreSource& message, const Plan& p
                    transfer_->first_reason());
     }
     if (end.ok()) {
-      spdlog::info("epoch {}: goes on from checkpoint {}", epoch.value(),
+      spdlog::info("epoch {}: continues from checkpoint {}", epoch.value(),
                    snapshot_name(source.snapshot));
       client_->send(ready_message(epoch));
     } else {
@@ -284,7 +284,7 @@ void ServerNode::on_stop(const v1::StopJob& stop) {
 }
 
 void ServerNode::on_away(const absl::Status& reason) {
-  spdlog::warn("coordinator out of reach: {}", std::string(reason.message()));
+  spdlog::warn("cannot reach the coordinator: {}", std::string(reason.message()));
   probe_->count(NodeCount::kRetriesCoordinator);
   calibration_.end();
 }

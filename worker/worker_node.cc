@@ -160,7 +160,7 @@ void WorkerNode::on_halt(const v1::Halt& halt) {
 }
 
 void WorkerNode::on_away(const absl::Status& reason) {
-  spdlog::warn("coordinator out of reach: {}", std::string(reason.message()));
+  spdlog::warn("cannot reach the coordinator: {}", std::string(reason.message()));
   options_.probe->count(NodeCount::kRetriesCoordinator);
   calibration_.end();
 }

@@ -44,7 +44,7 @@ absl::StatusOr<std::string> format_of(const DataSourceOptions& options) {
   const std::filesystem::path source = options.sources.front();
   std::error_code error;
   const bool is_there = std::filesystem::exists(source, error);
-  if (error) return system_error(source, "cannot be looked at", error.value());
+  if (error) return system_error(source, "cannot be inspected", error.value());
   if (!is_there) {
     return absl::NotFoundError(absl::StrCat(source.string(), ": no such file or folder"));
   }

@@ -113,8 +113,8 @@ absl::StatusOr<PreparedJob> prepare_job(const std::filesystem::path& path) {
   std::error_code error;
   const std::filesystem::path here = std::filesystem::current_path(error);
   if (error) {
-    return absl::UnavailableError(
-        absl::StrCat(path.string(), ": the current folder is gone: ", error.message()));
+    return absl::UnavailableError(absl::StrCat(
+        path.string(), ": the current folder does not exist any more: ", error.message()));
   }
   const std::filesystem::path folder = path_from(here, path).parent_path();
   resolve_paths(spec, folder);

@@ -106,8 +106,8 @@ class Doctor {
       if (accusation_of(node->name) != nullptr) continue;  // which tells it
       add(Finding::Kind::kCpu, node->name,
           node->wanted / (node->used + node->wanted) * std::max(compute_s_, stall_s_),
-          absl::StrFormat("%s uses %.2f cores and waits for %.2f more, while others on its "
-                          "machine get theirs: it does not get to run",
+          absl::StrFormat("%s uses %.2f cores and waits for %.2f more, while other processes on "
+                          "its machine have enough: something keeps it from running",
                           node->name, node->used, node->wanted),
           absl::StrCat("see what keeps it from running: ", kWhatLimitsCpu));
     }
@@ -175,7 +175,7 @@ class Doctor {
     std::string what =
         slow.in_bursts ? absl::StrFormat(
                              "%s computes %s per iteration on average, the others %s, though its "
-                             "quick iterations take %s: it does not get to run in between",
+                             "quick iterations take %s: something keeps it from running in between",
                              node.name, seconds_text(slow.takes), seconds_text(slow.usual),
                              seconds_text(slow.worker->compute_quick_s))
                        : absl::StrFormat("%s computes %s per iteration, the others %s", node.name,
@@ -360,10 +360,10 @@ class Doctor {
                                       "what scheme \"ps\" would move"));
     }
     if (might_bytes > 0.3 * ps_bytes && f_.workers.size() > 1) {
-      remedies.push_back(absl::StrFormat(
-          "fully connected layers (%s) are %s of what goes by servers: see whether SFB moves fewer "
-          "(sync.scheme \"auto\", poseidon plan)",
-          first_names(might_go_by_sfb), short_percent(might_bytes / ps_bytes)));
+      remedies.push_back(
+          absl::StrFormat("fully connected layers (%s) are %s of what goes by servers: check "
+                          "whether SFB moves fewer (sync.scheme \"auto\", poseidon plan)",
+                          first_names(might_go_by_sfb), short_percent(might_bytes / ps_bytes)));
     }
     // When one node is an end of every message, streams cannot distinguish its link from the
     // network. Factors go from worker to worker.
@@ -486,7 +486,7 @@ class Doctor {
           "backward, %s waiting",
           short_percent(std::min(compute_s_ / f_.iteration_s, 1.0)), seconds_text(f_.iteration_s),
           short_percent(stall_s_ / f_.iteration_s));
-      std::string remedy = "more workers or faster ones make it faster";
+      std::string remedy = "use more workers, or faster ones";
       if (const std::optional<double> utilization = gpu_utilization();
           utilization && *utilization < kIdleGpu) {
         absl::StrAppend(&what, "; GPUs run kernels for ", short_percent(*utilization),

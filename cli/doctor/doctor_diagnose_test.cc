@@ -148,13 +148,13 @@ const std::vector<Case> kCases = {
      Finding::Kind::kWorker, "worker 1",
      "worker 1 computes 30 ms per iteration on average, the others 6 ms, though its quick "
      "iterations "
-     "take 5.5 ms: it does not get to run in between; they wait for it"},
+     "take 5.5 ms: something keeps it from running in between; they wait for it"},
     {"worker_that_is_stopped_in_bursts_on_one_host",
      [](DoctorFacts& f) {
        stopped_worker(f, f.workers[0]);
        f.one_host = true;
      },
-     Finding::Kind::kWorker, "worker 0", "it does not get to run in between", 2, 1},
+     Finding::Kind::kWorker, "worker 0", "something keeps it from running in between", 2, 1},
     {"worker_whose_cpu_is_limited_on_a_machine_with_free_cores",
      [](DoctorFacts& f) {
        stopped_worker(f, f.workers[1]);
@@ -396,7 +396,7 @@ TEST(DiagnoseNetwork, FactorsAreNeitherHalvedNorHelpedByALargerBatch) {
   EXPECT_THAT(network.remedy, HasSubstr("most of it may be factors (fc): a smaller batch"));
   EXPECT_THAT(network.remedy, ::testing::Not(HasSubstr("bf16")));
   EXPECT_THAT(network.remedy, ::testing::Not(HasSubstr("in place of 32")));
-  EXPECT_THAT(network.remedy, ::testing::Not(HasSubstr("see whether SFB")));
+  EXPECT_THAT(network.remedy, ::testing::Not(HasSubstr("check whether SFB")));
   EXPECT_THAT(network.what, ::testing::Not(HasSubstr("pass the link of server 0")))
       << "factors do not";
 

@@ -186,7 +186,7 @@ void FrameReader::take_header() {
   kind_ = static_cast<FrameKind>(header_[0]);
   if (expects_opening_ != (kind_ == FrameKind::kOpen)) {
     return over(Broken{expects_opening_ ? "a stream whose first frame is not an opening"
-                                        : "an opening of a stream that is open"});
+                                        : "an opening of a stream that is open already"});
   }
   const bool is_within_message = message_ != nullptr;
   frame_left_ = bytes;
@@ -197,7 +197,7 @@ void FrameReader::take_header() {
       return begin_message(bytes);
     case FrameKind::kMore:
       if (!is_within_message || bytes != message_bytes_ - message_filled_) {
-        return over(Broken{"a part that does not go on with the one before"});
+        return over(Broken{"a part that does not continue the message before it"});
       }
       frame_left_ = std::min<std::size_t>(bytes, kMaxFrameBytes);
       return;

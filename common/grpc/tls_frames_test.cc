@@ -146,7 +146,7 @@ TEST_F(Frames, AnOpeningComesFirstAndOnce) {
   EXPECT_THAT(heard_.messages, ElementsAre("m"));
   writer_.send_opening("again");
   bring(answerer, drain(writer_), heard_);
-  EXPECT_EQ(heard_.broken, "an opening of a stream that is open");
+  EXPECT_EQ(heard_.broken, "an opening of a stream that is open already");
 
   Heard none;
   FrameReader other(FrameReader::End::kAnswerer, kMaxMessage);

@@ -448,7 +448,7 @@ absl::Status Security::admit(const MethodCaller& caller) {
         "coordinator has");
   }
   if (!same_secret(*caller.join_token, token_)) {
-    refuse(PeerRefusal::kWrongToken, caller.peer, "the call carries another join token");
+    refuse(PeerRefusal::kWrongToken, caller.peer, "the call carries a wrong join token");
     return absl::UnauthenticatedError(
         "the join token is not this cluster's: give --join-token-file with the file that its "
         "coordinator has");

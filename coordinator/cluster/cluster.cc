@@ -305,7 +305,7 @@ JobActions Cluster::handle_report(NodeId from, const v1::NodeMessage& message) {
           now);
     }
     default:
-      return {CountRefusal{Refusal::kMalformed, "a message that is none of a job's"}};
+      return {CountRefusal{Refusal::kMalformed, "a message that does not belong to a job"}};
   }
 }
 

@@ -71,7 +71,7 @@ RunningJob running_job(const DurableJob::Running& running, const MetricsProgress
 void Returns::detach(NodeId node, const std::string& reason) {
   if (!membership_.detach(node, reason, context_.now())) return;
   traces_.on_gone(node, reason);
-  spdlog::info("{} (node {}) {}; it has {} ms to come back, and more while the job trains with it",
+  spdlog::info("{} (node {}) {}; it has {} ms to return, longer while the job trains with it",
                node_text(*membership_.find(node)), node.value(), reason,
                std::chrono::duration_cast<Milliseconds>(context_.options.membership.lease).count());
 }
@@ -322,11 +322,11 @@ absl::Status Returns::go_on_with(DurableJob record) {
                completed);
   if (recovering_from.empty()) {
     watch_.note(EventKind::kJob,
-                absl::StrCat("job ", record.id, " goes on from iteration ", completed, " (epoch ",
+                absl::StrCat("job ", record.id, " continues from iteration ", completed, " (epoch ",
                              epoch.value(), ") when its ", nodes.size(), " nodes are back"));
   } else {
     watch_.note(EventKind::kRecovery,
-                absl::StrCat("job ", record.id, " goes on with its recovery (epoch ", epoch.value(),
+                absl::StrCat("job ", record.id, " continues its recovery (epoch ", epoch.value(),
                              " is over; ", recovering_from, ")"));
   }
   host_.apply(actions);

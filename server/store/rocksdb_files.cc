@@ -37,7 +37,7 @@ constexpr std::size_t kDirectWriteBytes = std::size_t{4} << 20;
 absl::StatusOr<bool> file_exists(const fs::path& path) {
   std::error_code error;
   const bool is_there = fs::exists(path, error);
-  if (error) return system_error(path, "cannot be looked at", error.value());
+  if (error) return system_error(path, "cannot be inspected", error.value());
   return is_there;
 }
 

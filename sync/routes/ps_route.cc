@@ -267,7 +267,7 @@ Objection PsRoute::judge(ServerIndex from, const DecodedChunk& decoded) const {
       book_->known(header.chunk) >= chunk.version) {
     return {DataRefusal::kIteration,
             absl::StrCat("version ", header.iteration, " of chunk ", header.chunk.value(),
-                         ", of whose step this worker has not told the norms yet")};
+                         ", but this worker has not sent the norms of its step yet")};
   }
   return {};
 }

@@ -275,7 +275,7 @@ Objection SfbRoute::judge_iteration(const Layer& layer, const FactorHeader& head
     return wrong("its set has no digest");
   }
   if (header.kind != FactorKind::kDigest && header.iteration == options_.iterations) {
-    return wrong("after the last iteration come digests alone");
+    return wrong("after the last iteration only digests are sent");
   }
   if (header.kind == FactorKind::kDigest && header.digest == 0) {
     return object(DataRefusal::kMalformed, "a digest message without its digest");
@@ -310,7 +310,8 @@ Objection SfbRoute::judge(WorkerRank from, const DecodedFactor& message) const {
 FactorLanding SfbRoute::land_parameters(Layer& layer, const DecodedFactor& message) {
   const auto piece = static_cast<std::uint32_t>(message.header.offset / piece_elements_);
   if (layer.parameters_landed[piece]) {
-    return {.objection = object(DataRefusal::kDuplicate, "initial parameters that are here")};
+    return {.objection =
+                object(DataRefusal::kDuplicate, "initial parameters that have arrived already")};
   }
   copy_payload(message.payload, piece_of(layer, FactorKind::kParameters, 0, rank_, piece));
   layer.parameters_landed[piece] = true;
@@ -330,7 +331,7 @@ FactorLanding SfbRoute::on_message(WorkerRank from, const DecodedFactor& message
 
   Slot& slot = slot_of(layer, header.iteration);
   if (slot.iteration > header.iteration) {
-    return {.objection = object(DataRefusal::kDuplicate, "a set that everybody has")};
+    return {.objection = object(DataRefusal::kDuplicate, "a set that all workers have")};
   }
   if (slot.iteration < header.iteration) begin(layer, slot, header.iteration);
   note_parameters_taken(from);
@@ -341,7 +342,7 @@ FactorLanding SfbRoute::on_message(WorkerRank from, const DecodedFactor& message
   if (header.kind == FactorKind::kInput) piece = 1 + layer.gradient_pieces + in_kind;
   const std::size_t place = std::size_t{from.value()} * layer.pieces + piece;
   if (slot.landed[place]) {
-    return {.objection = object(DataRefusal::kDuplicate, "a piece that is here already")};
+    return {.objection = object(DataRefusal::kDuplicate, "a piece that has arrived already")};
   }
   if (header.kind == FactorKind::kDigest) {
     slot.digests[from.value()] = header.digest;

@@ -109,11 +109,11 @@ class CutOff(AwayTest):
     def cut_off(self, cluster, cable, nodes):
         """Until every node finds its stream dead; the coordinator, awake, hears nobody for several leases."""
         wait_for_line(self.run_dir, 20)
-        told = {node: node.log().count("coordinator out of reach") for node in nodes}
+        told = {node: node.log().count("cannot reach the coordinator") for node in nodes}
         cable.whole.clear()
         for node in nodes:
             wait_for(f"{node.name} to notice",
-                     lambda n=node: n.log().count("coordinator out of reach") > told[n], 20)
+                     lambda n=node: n.log().count("cannot reach the coordinator") > told[n], 20)
 
 
 class Frozen(AwayTest):
@@ -140,7 +140,7 @@ class Frozen(AwayTest):
         cluster = self.start_training()
         cluster.coordinator.signal(signal.SIGSTOP)
         for worker in cluster.workers:
-            wait_for("the worker to notice", lambda w=worker: "coordinator out of reach" in w.log(), 20)
+            wait_for("the worker to notice", lambda w=worker: "cannot reach the coordinator" in w.log(), 20)
         cluster.coordinator.signal(signal.SIGCONT)
         self.assert_undisturbed(cluster)
 

@@ -59,7 +59,7 @@ TEST(ImageFolder, AClassThatCannotBeLookedAtIsNotPassedOver) {
   std::filesystem::create_symlink("/nowhere", folder.path("set/b"));
   const absl::Status refused = open_image_folder(folder.path("set"), 3).status();
   EXPECT_THAT(std::string(refused.message()),
-              HasSubstr("/set/b: cannot be looked at, and may be a class folder"));
+              HasSubstr("/set/b: cannot be inspected, and may be a class folder"));
   std::filesystem::remove(folder.path("set/b"));
   std::filesystem::create_directory_symlink("a", folder.path("set/b"));
   const auto set = open_image_folder(folder.path("set"), 3);

@@ -32,7 +32,7 @@ std::atomic<bool> patience_has_ended{false};
 
 absl::Status out_of_patience() {
   return absl::DeadlineExceededError(
-      absl::StrCat("the GPU did not finish what it was given within ", kDeviceTimeout.count(),
+      absl::StrCat("the GPU did not finish its work within ", kDeviceTimeout.count(),
                    " s: look for its errors in the kernel's log (NVRM: Xid)"));
 }
 
