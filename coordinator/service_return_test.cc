@@ -436,7 +436,7 @@ TEST_F(RestartTest, WhatStandsInTheWayOfAJobEndsItNot) {
   const auto without = CoordinatorService::start(again, resolver, &clock_);
   EXPECT_EQ(without.status().code(), absl::StatusCode::kFailedPrecondition);
   for (const char* part :
-       {"it has checkpoints, but", "checkpoints holds none of them", "correct that"}) {
+       {"it has checkpoints, but", "checkpoints has none that can be read", "correct that"}) {
     EXPECT_THAT(std::string(without.status().message()), HasSubstr(part));
   }
   EXPECT_EQ(read_file(record()), with_checkpoints);

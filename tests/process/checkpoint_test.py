@@ -345,7 +345,7 @@ class Checkpoints(ProcessTest):
         cluster = self.again(workers=2, servers=2)
         self.ok(cluster, "restore", "--checkpoint", saved)
         iteration = int(saved.split("-")[1])
-        self.assertIn(f"has nothing of iterations 4 to {iteration - 1}", cluster.coordinator.log())
+        self.assertIn(f"has no lines of iterations 4 to {iteration - 1}", cluster.coordinator.log())
 
     def test_a_restored_job_that_waits_outlives_its_coordinator(self):
         cluster = self.cluster()
