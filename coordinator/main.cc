@@ -38,37 +38,41 @@ struct MainOptions {
 };
 
 void add_options(CLI::App& app, MainOptions& options) {
-  app.add_option("--listen", options.listen, "ADDR:PORT for nodes and operators; port 0: any free")
+  app.add_option("--listen", options.listen,
+                 "ADDR:PORT to listen on for nodes and operators; port 0: any free port")
       ->required();
   app.add_option("--state-dir", options.state_dir,
-                 "directory for the coordinator's state and, unless told otherwise, for runs")
+                 "directory for the coordinator's state and, by default, for runs")
       ->required();
   app.add_option("--run-root", options.run_root,
                  "folder that all run directories lie in; without it `runs` in --state-dir");
   app.add_option("--metrics-listen", options.metrics_listen,
-                 "ADDR:PORT for Prometheus; :PORT is this machine alone");
+                 "ADDR:PORT for Prometheus; :PORT listens on 127.0.0.1 only");
   app.add_option("--status-listen", options.status_listen,
-                 "ADDR:PORT for the status page; PORT alone: for this machine only");
-  app.add_option("--lease-ms", options.lease_ms, "silence after which a node is declared dead")
+                 "ADDR:PORT for the status page; PORT listens on 127.0.0.1 only");
+  app.add_option("--lease-ms", options.lease_ms,
+                 "milliseconds of silence after which a node is lost")
       ->capture_default_str();
-  app.add_option("--heartbeat-ms", options.heartbeat_ms, "interval of heartbeats")
+  app.add_option("--heartbeat-ms", options.heartbeat_ms, "milliseconds between heartbeats")
       ->capture_default_str();
   app.add_option("--wait-for-nodes-s", options.wait_for_nodes_s,
-                 "how long a job waits for missing nodes before it fails")
+                 "seconds that a job waits for missing nodes before it fails")
       ->capture_default_str();
   app.add_option(
          "--prepare-timeout-s", options.prepare_timeout_s,
-         "how long nodes may take to list their data and to read a checkpoint before the "
-         "job fails or, once it has trained, continues without the nodes that are not ready")
+         "seconds that nodes may take to list their data and to read a checkpoint; then the job "
+         "fails or, once it has trained, continues without the nodes that are not ready")
       ->check(CLI::Range(1, 7 * 86400))
       ->capture_default_str();
   app.add_option("--job-on-stop", options.job_on_stop,
-                 "what a clean stop does with the job: end it, or keep it for the next coordinator "
-                 "with this state directory, while its nodes train on")
+                 "what a clean stop (SIGTERM) does with the job: end it, or keep it for the next "
+                 "coordinator with "
+                 "this state directory while its nodes continue to train")
       ->check(CLI::IsMember({"end", "keep"}))
       ->capture_default_str();
-  app.add_option("--checkpoint-on-stop-s", options.checkpoint_on_stop_s,
-                 "time that a clean stop waits for a final checkpoint; 0: none")
+  app.add_option(
+         "--checkpoint-on-stop-s", options.checkpoint_on_stop_s,
+         "seconds that a clean stop may take for a final checkpoint; 0: no final checkpoint")
       ->check(CLI::Range(0, 3600))
       ->capture_default_str();
   add_daemon_options(app, options.daemon);

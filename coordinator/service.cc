@@ -107,13 +107,13 @@ class NodeStream final : public NodeLink,
     v1::NodeMessage message;
     if (!grpc::SerializationTraits<v1::NodeMessage>::Deserialize(&incoming_, &message).ok()) {
       cluster_->count_refusal(Refusal::kMalformed, absl::StrCat("Attach from ", context_->peer(),
-                                                                ": bytes that are no message"));
-      cluster_->on_end(this, "sent bytes that are no message");
-      close(absl::InvalidArgumentError("bytes that are no message"));
+                                                                ": bytes that are not a message"));
+      cluster_->on_end(this, "sent bytes that are not a message");
+      close(absl::InvalidArgumentError("bytes that are not a message"));
       return;
     }
     if (const absl::Status may = may_say(message); !may.ok()) {
-      cluster_->on_end(this, "is not what it says");
+      cluster_->on_end(this, "claims a role that its certificate does not have");
       close(may);
       return;
     }
@@ -157,7 +157,7 @@ class NodeStream final : public NodeLink,
     }
   }
 
-  /// A node joins as what its certificate says.
+  /// A node joins with its certificate's role.
   absl::Status may_say(const v1::NodeMessage& message) const {
     if (!message.has_join()) return absl::OkStatus();
     const std::optional<RoleSet> roles = security_->roles_of(*context_);
@@ -269,8 +269,8 @@ class TurnedAway final : public Reactor {
   void OnDone() override { delete this; }
 };
 
-/// Notices calls whose one message gRPC cannot read, and which it answers by itself. (Of one above
-/// kMaxReceiveBytes nobody but gRPC hears.)
+/// Notices calls whose one message gRPC cannot read, and which it answers by itself. (gRPC does not
+/// report a message above kMaxReceiveBytes.)
 class UnreadableCall final : public grpc::experimental::Interceptor {
  public:
   UnreadableCall(Cluster* cluster, grpc::experimental::ServerRpcInfo* call)
@@ -282,7 +282,7 @@ class UnreadableCall final : public grpc::experimental::Interceptor {
     if (has_read && batch->GetRecvMessage() == nullptr) {
       cluster_->count_refusal(Refusal::kMalformed, absl::StrCat(call_->method(), " from ",
                                                                 call_->server_context()->peer(),
-                                                                ": bytes that are no message"));
+                                                                ": bytes that are not a message"));
     }
     batch->Proceed();
   }
@@ -414,7 +414,7 @@ class GrpcService final : public v1::Coordinator::CallbackService {
   }
 
  private:
-  /// The cluster's, with what its door has counted.
+  /// The cluster's counts, with those of its door.
   absl::StatusOr<v1::GetStatusResponse> status(const v1::GetStatusRequest& request,
                                                const std::string& peer) {
     absl::StatusOr<v1::GetStatusResponse> status = cluster_->status(request, peer);
@@ -498,8 +498,8 @@ class CoordinatorServer final : public CoordinatorService {
     status_ = *std::move(page);
     if (!is_loopback_host(listen->host) && !security_->has_tls()) {
       spdlog::warn(
-          "the status page is open to whoever reaches {}, without a password; a port alone "
-          "(--status-listen {}) keeps it on this machine",
+          "the status page at {} is open to everybody who reaches that address, without a "
+          "password; --status-listen {} (a port only) keeps it on this machine",
           to_string(*listen), listen->port);
     }
     return absl::OkStatus();
@@ -522,7 +522,8 @@ class CoordinatorServer final : public CoordinatorService {
     if (on_listening != nullptr) POSEIDON_RETURN_IF_ERROR(on_listening(address_));
     // Nothing may fail after it: the end of a coordinator that has a job ends the job.
     POSEIDON_RETURN_IF_ERROR(cluster_.restore());
-    // Which makes the list of who is scraped anew: one who does not start leaves it to the nodes.
+    // This writes a new list of scrape targets; a coordinator that does not start must leave the
+    // list alone.
     cluster_.set_metrics_address(metrics_address(), security_->has_tls());
     port_->start();
     timer_ = std::thread([this] { timer_loop(); });

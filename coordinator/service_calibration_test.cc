@@ -1,4 +1,4 @@
-// The measurement before a job, as nodes see it: who answers late, not at all, or nonsense.
+// The measurement before a job, as nodes see it: nodes that answer late, not at all, or nonsense.
 
 #include <limits>
 #include <string>

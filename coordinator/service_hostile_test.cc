@@ -1,4 +1,4 @@
-// What the coordinator refuses, and that nobody else notices.
+// The messages that the coordinator refuses, and that other clients do not notice it.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -82,7 +82,7 @@ grpc::Status say(const std::string& address, const std::string& method, const st
   return status;
 }
 
-// docs/security.md. gRPC refuses it before anybody here can count it.
+// docs/security.md. gRPC refuses it before we can count it.
 TEST_F(ServiceTest, MessagesBeyondEightMebibytesAreRefusedAndNobodyElseNotices) {
   const std::string too_large((8 << 20) + 1, '\0');
   for (const char* method : {"Attach", "Submit", "UploadModel"}) {
@@ -109,7 +109,7 @@ TEST_F(ServiceTest, BytesThatAreNoMessageAreCountedAndSayWhoseTheyAre) {
   EXPECT_EQ(refused("malformed"), ++sent);
   EXPECT_THAT(log.end(), HasSubstr("[warning] refused a message (malformed, number 1): Attach"));
   EXPECT_THAT(log.end(), ContainsRegex("number 3\\): /poseidon.v1.Coordinator/GetStatus from "
-                                       "ipv4:127.0.0.1:[0-9]+: bytes that are no message"));
+                                       "ipv4:127.0.0.1:[0-9]+: bytes that are not a message"));
 }
 
 TEST_F(ServiceTest, JoinsThatMakeNoSenseEndTheClientAtOnce) {
@@ -167,7 +167,7 @@ TEST_F(ServiceTest, ReportsOfStrangersAndStaleEpochsDoNotTouchTheJob) {
   EXPECT_TRUE(nodes_[1]->client().send(traffic));
   await([&](const auto&) { return refused("malformed") == 1; });
   EXPECT_EQ(refused("duplicate"), 1u);
-  // A text that must be cut is not cut through a letter: nobody could read the status any more.
+  // A text that must be cut is not cut within a character, which would make the status unreadable.
   v1::NodeMessage reason;
   v1::RefusedCount* count = reason.mutable_heartbeat()->add_refused();
   count->set_reason(std::string(63, 'x') + "\u00e4");

@@ -254,7 +254,7 @@ TEST_F(RestartTest, GoesOnWhereTheMetricsEnd) {
   EXPECT_EQ(waiting.epoch(), 1u);
   EXPECT_EQ(waiting.loss(), 1.0);
   EXPECT_EQ(waiting.workers(0).state(), "away");
-  EXPECT_THAT(waiting.message(), HasSubstr("no node is heard"));
+  EXPECT_THAT(waiting.message(), HasSubstr("no message from any node"));
   EXPECT_EQ(submit(1, 1).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   RawNode second(address_);
   const v1::Joined joined = join(second, returning(0, 5));
@@ -416,7 +416,7 @@ TEST_F(RestartTest, WhatStandsInTheWayOfAJobEndsItNot) {
   const auto refused = CoordinatorService::start(again, resolver, &clock_);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
   for (const std::string& part : {record().string(), (folder_ / "run").string(),
-                                  std::string("put that right"), std::string("give the job up")}) {
+                                  std::string("correct that"), std::string("give the job up")}) {
     EXPECT_THAT(std::string(refused.status().message()), HasSubstr(part));
   }
   EXPECT_EQ(read_file(record()), kept);
@@ -429,19 +429,19 @@ TEST_F(RestartTest, WhatStandsInTheWayOfAJobEndsItNot) {
   std::ofstream(record()) << with_checkpoints;
   const auto changed = CoordinatorService::start(again, resolver, &clock_);
   EXPECT_EQ(changed.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(changed.status().message()), HasSubstr("has changed the file"));
+  EXPECT_THAT(std::string(changed.status().message()), HasSubstr("the file has changed"));
   EXPECT_EQ(read_file(record()), with_checkpoints) << "its nodes wait for a whole one";
   with_checkpoints.erase(2, with_checkpoints.find('\n', 2) - 1);  // the checksum
   std::ofstream(record()) << with_checkpoints;
   const auto without = CoordinatorService::start(again, resolver, &clock_);
   EXPECT_EQ(without.status().code(), absl::StatusCode::kFailedPrecondition);
   for (const char* part :
-       {"it has checkpoints, but", "checkpoints holds none of them", "put that right"}) {
+       {"it has checkpoints, but", "checkpoints has none that can be read", "correct that"}) {
     EXPECT_THAT(std::string(without.status().message()), HasSubstr(part));
   }
   EXPECT_EQ(read_file(record()), with_checkpoints);
   std::ofstream(record()) << kept;
-  // Somebody has its port, or that of its page.
+  // Another process has its port, or that of its page.
   for (const bool page : {false, true}) {
     CoordinatorOptions elsewhere = options();
     elsewhere.state_dir = (folder_ / "other").string();

@@ -1,4 +1,4 @@
-// What the coordinator lets whom do: over real mutual TLS, with each role's certificate.
+// The rights of each role at the coordinator: over real mutual TLS, with each role's certificate.
 
 #include <sys/stat.h>
 
@@ -54,7 +54,8 @@ class ServiceSecurityTest : public ServiceTest {
     Response response;
     return (stub.*method)(&context, request, &response);
   }
-  /// How the coordinator ends the stream of who joins as `says` with the certificate of `is`.
+  /// How the coordinator ends the stream of a node that joins as `says` with the certificate of
+  /// `is`.
   grpc::Status join(PeerRole is, v1::NodeRole says) {
     const auto stub = stub_of(is);
     grpc::ClientContext context;

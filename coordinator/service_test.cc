@@ -1,5 +1,5 @@
-// A job's life at the coordinator: who joins, what they hear, what is written, what survives a
-// restart.
+// A job's life at the coordinator: joins of nodes, messages to them, files, and the state that
+// survives a restart.
 
 #include <array>
 #include <atomic>
@@ -117,8 +117,8 @@ TEST_F(ServiceTest, AWorkerThatComesLateIsToldWhatForItIsHere) {
   FakeNode& late = add_worker(FakeNode::Plays::kReady);
   EXPECT_THAT(
       late.joined_[0].note(),
-      HasSubstr("job digits-1 is running with 1 workers and 1 servers; this worker is taken "
-                "in where the job takes more workers"));
+      HasSubstr("job digits-1 is running with 1 workers and 1 servers; this worker joins the "
+                "job if it accepts more workers"));
   const v1::GetStatusResponse response = status();
   ASSERT_EQ(response.workers_size(), 2);
   EXPECT_EQ(response.workers(1).rank(), -1);
@@ -199,7 +199,7 @@ TEST_F(ServiceTest, WeightsThatTheRunWouldMoveAreRefused) {
   EXPECT_TRUE(submit_with("initial.safetensors").ok());
 }
 
-// Who follows a job asks again and again; nobody else is waited for.
+// Clients that follow a job poll; the coordinator waits for no other clients.
 TEST_F(ServiceTest, AStopWaitsForThoseWhoFollowTheJobAlone) {
   const auto time_to_stop = [this] {
     const Nanoseconds begin = clock_.now();

@@ -169,7 +169,7 @@ class FakeNode final : public ControlEvents {
     layer->set_received_bytes(2000 * heartbeats_);
   }
 
-  /// Waits for a condition on what was heard.
+  /// Waits for a condition on the received messages.
   template <typename Condition>
   [[nodiscard]] bool wait(Condition condition) {
     MutexLock lock(mutex_);
@@ -237,7 +237,7 @@ class FakeNode final : public ControlEvents {
   std::thread thread_;
 };
 
-/// What an honest node measures of the fixture's job.
+/// The measurements of an honest node for the fixture's job.
 inline std::optional<v1::CalibrationReport> measured(const v1::Calibrate& task) {
   v1::CalibrationReport report;
   if (task.has_compute()) {
@@ -309,7 +309,7 @@ inline absl::StatusOr<ResolvedJob> resolver(const std::string& job_json) {
   job.iterations = kIterations;
   job.layers = {{"conv", "convolution", {20, 1, 5, 5}, 520, false},
                 {"fc", "fully_connected", {10, 500}, 5010, true}};
-  // Only the tests about it want the nodes to be asked for measurements.
+  // Only tests of measurements let the coordinator request them.
   job.sync.cost = job_json.find("calibrate") == std::string::npos ? "bytes" : "time";
   job.learning_rate = [](Iteration) { return 0.05; };
   if (absl::string_view weights = job_json; absl::ConsumePrefix(&weights, "weights ")) {

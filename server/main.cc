@@ -48,14 +48,17 @@ struct MainOptions {
 };
 
 void add_options(CLI::App& app, MainOptions& options) {
-  app.add_option("--listen", options.listen, "ADDR:PORT for workers; port 0: any free")->required();
-  app.add_option("--data-dir", options.data_dir, "directory of this server's own data")->required();
+  app.add_option("--listen", options.listen,
+                 "ADDR:PORT to listen on for workers; port 0: any free port")
+      ->required();
+  app.add_option("--data-dir", options.data_dir, "directory for this server's checkpoints")
+      ->required();
   app.add_option("--threads", options.threads,
-                 "threads that sum and step; 0: half of the cores, at most 8")
+                 "threads for sums and optimizer steps; 0: half of the cores, at most 8")
       ->check(CLI::Range(0, kMaxTeamThreads))
       ->capture_default_str();
   app.add_option("--pending-limit-mib", options.pending_limit_mib,
-                 "early gradients held before workers who are ahead are made to wait")
+                 "MiB of early gradients to hold before workers that are ahead have to wait")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))
       ->capture_default_str();
   add_node_options(app, options.node);
@@ -126,7 +129,7 @@ absl::Status run(const MainOptions& options) {
   CheckpointKeeper keeper(*std::move(store), &*disk, node_probe);
   keeper.remember_owner_in(std::filesystem::path(options.data_dir) / "STORE_OWNER");
   StoreService store_service(&stores, &keeper, &refusals, refusal_log(refusals));
-  // Whatever ends us, nobody calls a service that is gone: they stop in this order.
+  // The services stop in this order, so that none is called after its end.
   const absl::Cleanup stop = [&] {
     grpc.stop();
     disk.reset();

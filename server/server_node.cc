@@ -173,7 +173,7 @@ absl::Status ServerNode::assign(const v1::Assignment& assignment) {
   return absl::OkStatus();
 }
 
-/// Ready is said when all is there.
+/// Ready is sent when everything is loaded.
 absl::Status ServerNode::restore(const v1::RestoreSource& message, const Plan& plan,
                                  ServerIndex self, int state_slots) {
   POSEIDON_ASSIGN_OR_RETURN(const RestoreSource source, restore_from_message(message));
@@ -210,7 +210,7 @@ absl::Status ServerNode::restore(const v1::RestoreSource& message, const Plan& p
                    transfer_->first_reason());
     }
     if (end.ok()) {
-      spdlog::info("epoch {}: goes on from checkpoint {}", epoch.value(),
+      spdlog::info("epoch {}: continues from checkpoint {}", epoch.value(),
                    snapshot_name(source.snapshot));
       client_->send(ready_message(epoch));
     } else {
@@ -249,7 +249,7 @@ void ServerNode::on_save_checkpoint(const v1::SaveCheckpoint& save) {
   });
 }
 
-/// All that is in memory here; worker 0's own state too, whether that worker is there or not.
+/// Everything in memory here, including worker 0's own state, even when that worker is lost.
 absl::Status ServerNode::save_held(Shard& shard, SnapshotId snapshot) {
   if (replicas_.has_failed(snapshot)) {
     return absl::AbortedError("the second copy of an earlier attempt at this iteration has failed");
@@ -272,7 +272,7 @@ void ServerNode::on_keep_checkpoints(const v1::KeepCheckpoints& keep) {
 }
 
 void ServerNode::on_stop(const v1::StopJob& stop) {
-  // Its reason says whether the job has failed, was ended, or goes on in another epoch.
+  // Its reason says whether the job has failed, was ended, or continues in another epoch.
   spdlog::info("epoch {} {}: {}", stop.epoch(), stop.succeeded() ? "is done" : "is over",
                stop.reason());
   calibration_.end();
@@ -280,7 +280,7 @@ void ServerNode::on_stop(const v1::StopJob& stop) {
 }
 
 void ServerNode::on_away(const absl::Status& reason) {
-  spdlog::warn("coordinator out of reach: {}", std::string(reason.message()));
+  spdlog::warn("cannot reach the coordinator: {}", std::string(reason.message()));
   probe_->count(NodeCount::kRetriesCoordinator);
   calibration_.end();
 }

@@ -47,15 +47,15 @@ class LayerClock {
   }
 
   void begin_forward() { begin_pass(); }
-  /// The hook before a layer's forward: computing stands still from here to run_forward.
+  /// The hook before a layer's forward: the time from here to run_forward is no computing.
   void stop_forward() { stop(at_); }
   void run_forward(LayerIndex layer) {
     at_ = layer;
     last_ = clock_->now();
   }
   /// The pass has returned. Counts it by `device` (of the executor), or by the hooks where that is
-  /// empty. Returns what was counted and the device's copies, on this clock; until the next pass
-  /// begins.
+  /// empty. Returns the counted times and the device's copies, on this clock; valid until the next
+  /// pass begins.
   DeviceTimes end_forward(const DeviceTimes& device) {
     if (device.layers.empty()) stop_forward();
     return count(device, &Times::forward);

@@ -15,7 +15,7 @@
 namespace poseidon {
 namespace {
 
-/// One pass in so many of the job's iterations, within these bounds.
+/// One pass per this many of the job's iterations, within these bounds.
 constexpr Iteration kPassShare = 50;
 constexpr Iteration kMinPasses = 3;
 constexpr Iteration kMaxPasses = 20;

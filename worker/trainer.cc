@@ -65,8 +65,8 @@ class Run {
                 " ms: does the disk with the ", kind, " data answer?")));
   }
 
-  /// What is wrong with samples they all meet; what the system says of reading (an I/O error, a
-  /// stale handle) is this machine's alone.
+  /// All workers meet errors in samples; errors of the system while reading (an I/O error, a stale
+  /// handle) are this machine's alone.
   static absl::Status data_error(const absl::Status& status) {
     return absl::IsInternal(status) ? storage_failure(status) : status;
   }

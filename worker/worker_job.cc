@@ -21,7 +21,7 @@ namespace poseidon {
 namespace {
 
 /// The coordinator has a deadline of its own for workers that do not get ready, of seven days at
-/// most; this one only keeps the wait from being endless should it vanish without a word.
+/// most; this one only ends the wait when the coordinator disappears.
 constexpr std::chrono::hours kStartTimeout{8 * 24};
 /// Likewise for the end of the job, once this worker's part is done: by so much longer than the
 /// coordinator may be away.
@@ -56,8 +56,8 @@ absl::StatusOr<DatasetIdentity> identify(const Dataset& dataset) {
   POSEIDON_ASSIGN_OR_RETURN(const DatasetIdentity identity, identity_of(dataset));
   if (identity.digest == 0) {
     spdlog::warn(
-        "{}: not compared with what other workers have, but for the number of samples: one of the "
-        "{} that stand for all cannot be read ('poseidon data check' names it)",
+        "{}: only the number of samples is compared with other workers, because one of the {} "
+        "samples to compare cannot be read ('poseidon data check' names it)",
         dataset.name(), std::min(dataset.size(), kIdentitySamples));
   }
   return identity;
@@ -76,7 +76,7 @@ StateReaderOptions state_reader_options(const SyncerOptions& sync) {
 
 }  // namespace
 
-// ---- what the node says ----
+// ---- calls of the node ----
 
 WorkerJob::WorkerJob(const WorkerServices& services, const WorkerNodeOptions& options,
                      v1::Assignment assignment)
@@ -154,7 +154,8 @@ void WorkerJob::run() {
   if (!is_halting()) {
     if (!status.ok()) close_client();
     report_end(status);
-    // Also after a failure: when somebody was out of reach, all that is here is asked for.
+    // Also after a failure: when a node was unreachable, the coordinator requests the state that
+    // this worker has.
     wait_for_stop();
   }
   close_client();
@@ -204,8 +205,8 @@ absl::Status WorkerJob::prepare_engine(const NetSpec& net) {
                                                  .seed = job_.init.seed,
                                                  .threads = options_.threads,
                                                  .precision = job_.precision}));
-  // Only worker 0's parameters count; it sends them to the servers, and everybody gets them from
-  // there.
+  // Only worker 0's parameters count; it sends them to the servers, from which all workers get
+  // them.
   if (restore_) return absl::OkStatus();
   if (rank_ == WorkerRank(0)) {
     initialise_parameters(
@@ -248,8 +249,8 @@ absl::Status WorkerJob::prepare_data(const NetSpec& net, std::uint32_t workers) 
   return absl::OkStatus();
 }
 
-/// What no server keeps: layers that go by SFB, with their optimizer state, and the running
-/// statistics, of which everybody takes worker 0's.
+/// State that no server keeps: SFB layers with their optimizer state, and the running statistics,
+/// for which all workers take worker 0's.
 absl::Status WorkerJob::restore_own_state(const Plan& plan) {
   std::vector<StoreRequest> requests;
   // The loop may not wait for a device, which has the optimizer's slots.
@@ -387,31 +388,31 @@ absl::Status WorkerJob::wait_for_start() {
   return started_ ? absl::OkStatus() : sync_failure_;
 }
 
-/// Other workers may still need what this one sent last, should a stream break: until the
-/// coordinator says that all have finished, the client stays.
+/// Other workers may still need this worker's last messages if a stream breaks. So the client stays
+/// until the coordinator says that all workers have finished.
 void WorkerJob::wait_for_stop() {
   MutexLock lock(mutex_);
   if (!changed_.wait_for(mutex_, stop_timeout(), [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         return stopped_ || halting_;
       })) {
     log_no_word("that all workers have finished",
-                "what this one sent last is sent to nobody again");
+                "this worker's last messages will not be sent again");
   }
 }
 
 Nanoseconds WorkerJob::stop_timeout() const { return options_.away_timeout + kStopMargin; }
 
 void WorkerJob::log_no_word(const char* awaited, const char* then) const {
-  spdlog::error("epoch {}: in {:.0f} s the coordinator did not say {}; {}", epoch_.value(),
+  spdlog::error("epoch {}: for {:.0f} s the coordinator did not say {}; {}", epoch_.value(),
                 seconds(stop_timeout()), awaited, then);
 }
 
-/// The streams go with the client. The memory that they sent from is freed and stays as it is:
-/// servers and other workers may be about to sum what they have been told of.
+/// The streams go with the client. The memory that they sent from is freed but not overwritten:
+/// servers and other workers may still read announced payloads in it.
 void WorkerJob::close_client() {
   keep_freed_tensor_memory();
   std::unique_ptr<SyncClient> closing;
-  const MutexLock lock(mutex_);  // nobody may cancel it from now on
+  const MutexLock lock(mutex_);  // it cannot be cancelled from now on
   closing = std::move(sync_);
 }
 
@@ -428,7 +429,7 @@ bool WorkerJob::is_halting() {
   return halting_ && !stopped_;
 }
 
-// ---- what the trainer tells ----
+// ---- events of the trainer ----
 
 /// What this worker alone has of the version that gradients are about to change is held
 /// elsewhere.
@@ -437,8 +438,8 @@ absl::Status WorkerJob::before_backward(Iteration iteration) {
   return states_ == nullptr ? absl::OkStatus() : states_->wait(iteration);
 }
 
-/// Everybody tests with worker 0's running statistics: they are the model's, and the figures do
-/// not depend on who was restarted. (Training does not read them.)
+/// All workers test with worker 0's running statistics: they are the model's, and the results do
+/// not depend on restarts of workers. (Training does not read them.)
 absl::Status WorkerJob::before_test(Iteration steps) {
   job_thread_.assert_held();
   std::vector<float> values(static_cast<std::size_t>(executor_->net().statistics_count()));
@@ -460,8 +461,8 @@ void WorkerJob::tested(Iteration steps, const ForwardResult& result) {
       test_message(epoch_, steps, result.loss_sum, result.correct, result.samples));
 }
 
-/// Of worker 0: the running statistics after so many iterations, for the checkpoint that is due
-/// and for the servers' memory.
+/// Worker 0's running statistics of this version, for the checkpoint that is due and for the
+/// servers' memory.
 void WorkerJob::save_own_state(Iteration version) {
   const bool due = giver_->wants_own_state(version);
   if (rank_ != WorkerRank(0)) return;
@@ -477,14 +478,14 @@ void WorkerJob::save_own_state(Iteration version) {
 
 // ---- another worker is lost ----
 
-/// Says what is still here of the versions around the iteration in flight, and gives one of them
-/// when asked.
+/// Reports the versions around the iteration in flight that this worker still has, and sends one of
+/// them on request.
 void WorkerJob::hold() {
   CheckpointGiver::Held held{.oldest = 1, .newest = 0};
   if (giver_ != nullptr) held = giver_->held();
   services_.client->send(halted_message(epoch_, held.oldest, held.newest));
   spdlog::info("epoch {}: halted", epoch_.value());
-  // More than once where a coordinator died in the middle of it.
+  // More than once when a coordinator died meanwhile.
   while (const std::optional<v1::SaveCheckpoint> save = next_held_save()) {
     const auto version = static_cast<Iteration>(save->iteration());
     if (const absl::Status given = give_held(version, *save); !given.ok()) {
@@ -499,7 +500,7 @@ std::optional<v1::SaveCheckpoint> WorkerJob::next_held_save() {
   if (!changed_.wait_for(mutex_, stop_timeout(), [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         return stopped_ || held_save_;
       })) {
-    log_no_word("what it wants of the halted epoch, or that it is over", "its states are freed");
+    log_no_word("what to save of the halted epoch", "this worker frees its state");
     return std::nullopt;
   }
   return stopped_ ? std::nullopt : std::exchange(held_save_, std::nullopt);
@@ -512,7 +513,7 @@ absl::Status WorkerJob::give_held(Iteration version, const v1::SaveCheckpoint& s
   return giver_->give_held(version, lost);
 }
 
-// ---- what the coordinator hears ----
+// ---- reports to the coordinator ----
 
 void WorkerJob::report_end(const absl::Status& status) {
   if (status.ok()) {

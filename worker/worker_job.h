@@ -40,13 +40,13 @@ struct WorkerNodeOptions {
   Engine engine;
   int threads = 0;              ///< of the engine; 0: all cores
   int data_threads = 1;         ///< that read and decode; 1 to kMaxDataThreads
-  SyncClientOptions sync;       ///< but for sync.syncer.sfb, which the job decides
+  SyncClientOptions sync;       ///< except sync.syncer.sfb, which comes from the job
   Transport* stores = nullptr;  ///< speaks kStoreMethod, on the loop of the rest
-  /// Of the transports of synchronisation, to the plan's Plan::window_bytes. May be null.
+  /// Sets the window of the synchronisation's transports to Plan::window_bytes. May be null.
   std::function<void(std::int64_t)> set_windows;
   /// How long the coordinator may be away: as in ControlClientOptions.
   Milliseconds away_timeout{3600000};
-  PeerAccess peers;  ///< for layers that go by SFB; what it points to outlives the node
+  PeerAccess peers;  ///< for SFB layers; its pointees outlive the node
   std::shared_ptr<NodeProbe> probe = std::make_shared<NodeProbe>();
   CounterSources counters;  ///< of the heartbeats
 };
@@ -132,8 +132,7 @@ class WorkerJob final : public TrainerEvents {
   ThreadRole job_thread_;  ///< of run(), and so of the trainer
   JobSpec job_ ABSL_GUARDED_BY(job_thread_);
   WorkerRank rank_ ABSL_GUARDED_BY(job_thread_);
-  std::optional<RestoreSource> restore_
-      ABSL_GUARDED_BY(job_thread_);  ///< where the run goes on from
+  std::optional<RestoreSource> restore_ ABSL_GUARDED_BY(job_thread_);  ///< where the run continues
   Iteration first_iteration_ ABSL_GUARDED_BY(job_thread_) = 0;
   bool restoring_ ABSL_GUARDED_BY(job_thread_) = false;  ///< while a checkpoint is read
   std::string own_state_address_

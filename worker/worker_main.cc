@@ -50,28 +50,30 @@ struct MainOptions {
 };
 
 void add_options(CLI::App& app, MainOptions& options) {
-  app.add_option("--listen", options.listen,
-                 "ADDR:PORT for other workers; without it any port of the address from which the "
-                 "coordinator is reached");
-  app.add_option("--threads", options.threads, "threads of the engine; 0: all cores")
+  app.add_option(
+      "--listen", options.listen,
+      "ADDR:PORT to listen on for other workers (default: any free port of the address that "
+      "reaches the coordinator)");
+  app.add_option("--threads", options.threads, "threads that compute; 0: all cores")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   app.add_option("--data-threads", options.data_threads,
                  "threads that read and decode samples; 0: half of the cores")
       ->check(CLI::Range(0, kMaxDataThreads))
       ->capture_default_str();
-  app.add_option("--server-timeout-s", options.server_timeout_s,
-                 "how long a server or another worker may be out of reach before the job recovers "
-                 "without it")
+  app.add_option(
+         "--server-timeout-s", options.server_timeout_s,
+         "seconds that a server or another worker may be unreachable before the job recovers "
+         "without it")
       ->check(CLI::Range(std::int64_t{1}, kMaxWaitS))
       ->capture_default_str();
   add_node_options(app, options.node);
 }
 
-/// libgomp's threads spin while they wait, and take the cores from whoever they wait for: a server
-/// beside the worker, another worker, the loop. libgomp reads how to wait when the program is
-/// loaded, so the program replaces itself by one that has it in its environment. What the operator
-/// has set stays. A worker that cannot replace itself goes on, and says so.
+/// libgomp's threads spin while they wait, and take cores from the server, the worker or the loop
+/// that they wait for. libgomp reads how to wait when the program is loaded, so the program
+/// replaces itself by one that has the variable in its environment. A value that the operator has
+/// set stays.
 void wait_without_spinning(char** argv) {
   if (::setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0) != 0) return;
   std::error_code error;
@@ -84,8 +86,7 @@ void wait_without_spinning(char** argv) {
       error ? error.message().c_str() : std::strerror(errno));
 }
 
-/// A device or a disk that has failed may never let go of what waits for it: then the process ends
-/// here.
+/// Threads that wait for a failed device or disk may never return: then the process ends here.
 void end_node(WorkerNode& node) {
   if (const absl::Status failure = node.failure(); !failure.ok()) {
     spdlog::error("{}", std::string(failure.message()));

@@ -16,7 +16,7 @@ namespace poseidon {
 /// Called once, after the options were read and logging began.
 using OpenEngine = std::function<absl::StatusOr<Engine>()>;
 
-/// `app` may have options of its own. Returns the process's exit status.
+/// `app` may have further options. Returns the process's exit status.
 int worker_main(int argc, char** argv, CLI::App& app, const OpenEngine& open_engine);
 
 }  // namespace poseidon

@@ -84,7 +84,7 @@ void WorkerNode::end_job(const absl::Status& reason) {
   if (metrics_ != nullptr) metrics_->show({});
 }
 
-/// The coordinator says so: nobody uses what this worker has sent any more.
+/// The coordinator says that no node uses this worker's messages any more.
 void WorkerNode::end_epoch(const absl::Status& reason) {
   end_job(reason);
   reclaim_tensor_memory();
@@ -137,7 +137,7 @@ void WorkerNode::on_stop(const v1::StopJob& stop) {
     const MutexLock lock(mutex_);
     if (job_ == nullptr || job_->epoch() != Epoch(stop.epoch())) return;
   }
-  // Its reason says whether the job has failed, was ended, or goes on in another epoch.
+  // Its reason says whether the job has failed, was ended, or continues in another epoch.
   spdlog::info("epoch {} {}: {}", stop.epoch(), stop.succeeded() ? "is done" : "is over",
                stop.reason());
   end_epoch(absl::CancelledError(stop.reason()));
@@ -160,7 +160,7 @@ void WorkerNode::on_halt(const v1::Halt& halt) {
 }
 
 void WorkerNode::on_away(const absl::Status& reason) {
-  spdlog::warn("coordinator out of reach: {}", std::string(reason.message()));
+  spdlog::warn("cannot reach the coordinator: {}", std::string(reason.message()));
   options_.probe->count(NodeCount::kRetriesCoordinator);
   calibration_.end();
 }

@@ -78,7 +78,7 @@ class Server {
     }
   }
 
-  /// One iteration; its gradients are float32 of so many bytes.
+  /// One iteration with float32 gradients of this size.
   double run() {
     for (const ChunkId chunk : shard_.owned_chunks()) {
       const std::size_t width = chunk_elements_ * element_bytes(shard_.plan().wire_type);

@@ -214,7 +214,7 @@ class EmulatedExecutor final : public Executor {
     return FactorSquares{};
   }
 
-  // The device's memory, where the values are, is not there; what is held costs a GPU nothing.
+  // There is no device memory; holding values costs a GPU nothing.
   absl::Status fetch_parameters(LayerIndex /*layer*/) override { return absl::OkStatus(); }
   absl::Status read_state(LayerIndex /*layer*/, const StateRange& /*range*/,
                           std::span<float> values) override {

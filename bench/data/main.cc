@@ -45,7 +45,7 @@ absl::Status run(const Options& options) {
     const auto batch = (*batches)->next(kPatience);
     if (!batch.ok()) return batch.status();
   }
-  // Nobody computes here, so the threads are never far ahead of what was taken.
+  // There is no computing here, so the threads are never far ahead of the taken batches.
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   std::printf("{\"samples\": %lld, \"threads\": %d, \"seconds\": %.6f, \"samples_per_s\": %.1f}\n",
               static_cast<long long>(options.samples), options.threads, seconds.count(),

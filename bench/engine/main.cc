@@ -63,7 +63,8 @@ double peak_mib() {
   return static_cast<double>(usage.ru_maxrss) / 1024.0;  // Linux counts KiB
 }
 
-/// The network with all shapes and options resolved, for who builds it elsewhere (torch_engine.py).
+/// The network with all shapes and options resolved, for torch_engine.py, which builds it
+/// elsewhere.
 nlohmann::json describe(const NetSpec& net) {
   nlohmann::json layers = nlohmann::json::array();
   for (const LayerSpec& layer : net.layers) {

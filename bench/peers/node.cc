@@ -46,7 +46,7 @@ constexpr Epoch kEpoch{1};
 /// A power of two: with the small whole gradients below every value is exact in float32.
 constexpr double kLearningRate = 0.5;
 
-/// One element in so many carries a known gradient, the others 0; bench/peers/README.md says why.
+/// One element in this many has a known gradient, the others 0; bench/peers/README.md says why.
 constexpr std::int64_t kCheckedStride = 65537;
 
 struct NodeOptions {
@@ -136,7 +136,7 @@ absl::Status serve(const NodeOptions& options) {
       std::promise<void> assigned;
       service.assign(*std::move(plan), ServerIndex(index), {.learning_rate = kLearningRate},
                      std::move(traffic), [&assigned] { assigned.set_value(); });
-      assigned.get_future().wait();  // bounded: the loop runs what is posted
+      assigned.get_future().wait();  // bounded: the loop runs all posted tasks
       say({{"assigned", index}});
     } else {
       status = absl::InvalidArgumentError(absl::StrCat("'", line, "' is no command of a server"));

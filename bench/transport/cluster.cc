@@ -169,7 +169,7 @@ class Cluster {
     }
   }
 
-  /// Tells all, then hears all.
+  /// Writes to all, then reads from all.
   absl::StatusOr<std::vector<json>> ask(std::vector<Process>& processes, const json& message) {
     for (Process& process : processes) POSEIDON_RETURN_IF_ERROR(send(process, message));
     std::vector<json> answers;
@@ -179,7 +179,7 @@ class Cluster {
     return answers;
   }
 
-  /// Somebody has ended, perhaps `suspect`. One end drags others along, so all that ended within a
+  /// A process has ended, perhaps `suspect`. One end drags others along, so all that ended within a
   /// moment are told.
   absl::Status name_the_dead(Process& suspect) {
     std::this_thread::sleep_for(kLookEvery);

@@ -97,7 +97,7 @@ class NaiveServer final : public ServerEnd {
   }
 
   absl::Status serve(const Plan& plan, ServerIndex self) override {
-    service_.assign(plan, self);  // nobody calls before it returns
+    service_.assign(plan, self);  // no call before it returns
     return absl::OkStatus();
   }
 

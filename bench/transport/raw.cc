@@ -130,7 +130,7 @@ class RawServer final : public ServerEnd {
   absl::Status serve(const Plan& plan, ServerIndex self) override {
     sums_.emplace(plan, self);
     for (std::uint32_t i = 0; i < plan.workers(); ++i) {
-      // Accepting is part of the thread, so that serve() returns before anybody connects.
+      // The thread accepts, so that serve() returns before a client connects.
       threads_.emplace_back([this] {
         if (const absl::Status status = serve_one(); !status.ok()) give_up(status);
       });

@@ -27,7 +27,7 @@ class SharedSums {
   std::size_t elements(ChunkId chunk) const;
   std::size_t owned_chunks() const { return owned_chunks_; }
 
-  /// Waits until all lower ranks have added, and the sum before has been sent to everybody.
+  /// Waits until all lower ranks have added, and the previous sum has been sent to all.
   absl::StatusOr<std::span<float>> begin_add(ChunkId chunk, WorkerRank rank);
   void end_add(ChunkId chunk);
   bool is_complete(ChunkId chunk);
@@ -44,12 +44,13 @@ class SharedSums {
 
   const std::uint32_t workers_;
   std::size_t owned_chunks_ = 0;
-  Mutex mutex_;  ///< guards the counters; who has the turn, or sends, may touch the floats
+  Mutex mutex_;  ///< guards the counters; the thread that has the turn, or sends, may touch the
+                 ///< floats
   CondVar changed_;
   std::vector<Slot> slots_;  ///< by ChunkId; empty where another server owns it
 };
 
-/// One connection's thread: adds what comes, and answers what is complete, in order.
+/// One connection's thread: adds received chunks, and answers complete ones, in order.
 class Contributor {
  public:
   /// Puts the payload into the sum; `first`: the sum holds nothing yet.

@@ -1,7 +1,7 @@
 #pragma once
 
-// The seam between the benchmark and what it compares. A new variant is one more file with two
-// classes and one more entry in variant.cc.
+// The interface between the benchmark and the variants that it compares. A new variant is one more
+// file with two classes and one more entry in variant.cc.
 //
 // Called by: role.cc, which creates one end in a process of its own. Calls: the variant's sockets
 // or memory.

@@ -53,7 +53,7 @@ absl::Status fetch(std::vector<StoreRequest> requests, const std::shared_ptr<Sec
                  [&ended](const absl::Status& status) { ended.set_value(status); });
   while (end.wait_for(interval) != std::future_status::ready) keep_held();
   const absl::Status status = end.get();
-  grpc.stop();  // from now on nobody touches the transfer
+  grpc.stop();  // from now on no other thread touches the transfer
   return status;
 }
 
@@ -64,10 +64,10 @@ absl::Status run_checkpoint_list(const CheckpointListOptions& options) {
   POSEIDON_ASSIGN_OR_RETURN(const v1::ListCheckpointsResponse list,
                             client->list_checkpoints(kCallTimeout));
   for (const std::string& file : list.unread()) {
-    print_warnings({absl::StrCat("not read as a checkpoint: ", file)});
+    print_warnings({absl::StrCat("cannot be read as a checkpoint: ", file)});
   }
   if (options.json) {
-    // Names come from other machines: what is no UTF-8 in them is replaced, not thrown at.
+    // Names come from other machines: invalid UTF-8 in them is replaced instead of throwing.
     write_stdout(
         checkpoints_to_json(list).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) +
         "\n");
@@ -101,7 +101,7 @@ absl::Status run_checkpoint_save(const CheckpointSaveOptions& options) {
       return absl::DeadlineExceededError(absl::StrCat(
           "the checkpoint at iteration ", asked.iteration(), " of job ", asked.job_id(),
           " was not committed within ", options.timeout_s,
-          " s; it may still be: see 'poseidon checkpoint list ", client->options(), "'"));
+          " s; it may still be committed: see 'poseidon checkpoint list ", client->options(), "'"));
     }
     std::this_thread::sleep_for(kPollInterval);
   }
@@ -117,7 +117,8 @@ absl::Status run_checkpoint_remove(const CheckpointRemoveOptions& options) {
                             client->remove_checkpoints(request, kCallTimeout));
   for (const std::string& id : removed.removed()) write_stdout(id + "\n");
   for (const std::string& id : removed.held()) {
-    print_warnings({absl::StrCat("checkpoint ", id, " is being exported, and goes after that")});
+    print_warnings(
+        {absl::StrCat("checkpoint ", id, " is being exported; it will be removed after that")});
   }
   return absl::OkStatus();
 }

@@ -31,7 +31,7 @@ struct CheckpointRemoveOptions : CoordinatorAccess {
   std::string job;                       ///< of this job: keep only the newest `keep`
   std::int64_t keep = 0;
 };
-/// Of jobs that are over. Prints the ids.
+/// Removes checkpoints of ended jobs. Prints the ids.
 absl::Status run_checkpoint_remove(const CheckpointRemoveOptions& options);
 
 struct CheckpointExportOptions : CoordinatorAccess {

@@ -27,8 +27,8 @@ namespace {
 constexpr std::int64_t kMaxPlannedNodes = 4096;
 constexpr std::int64_t kMaxCount = 1 << 20;  // the coordinator knows the real limit
 
-/// Names and messages come from other machines: what is no UTF-8 in them is replaced, not thrown
-/// at.
+/// Names and messages come from other machines: invalid UTF-8 in them is replaced instead of
+/// throwing.
 std::string dump(const nlohmann::json& json) {
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
@@ -51,7 +51,7 @@ absl::Status run_submit(const SubmitOptions& options) {
     }
   }
   auto prepared = prepare_job(options.job_path);
-  // Whatever is wrong with the job file, it is the call that is wrong.
+  // Every error in the job file is an error of the call.
   if (!prepared.ok()) return absl::InvalidArgumentError(prepared.status().message());
 
   print_warnings(job_warnings(prepared->spec));
@@ -99,7 +99,7 @@ absl::Status run_plan(const PlanOptions& options) {
     POSEIDON_ASSIGN_OR_RETURN(machines.device_ops_per_s,
                               parse_operations("--device-flops", options.device_flops));
   }
-  // From an image in three hours to what no machine reaches.
+  // From one image in three hours to more than any machine reaches.
   if (options.images_per_s && !(*options.images_per_s >= 1e-4 && *options.images_per_s <= 1e9)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--images-per-s ", *options.images_per_s,

@@ -44,7 +44,7 @@ absl::StatusOr<std::string> format_of(const DataSourceOptions& options) {
   const std::filesystem::path source = options.sources.front();
   std::error_code error;
   const bool is_there = std::filesystem::exists(source, error);
-  if (error) return system_error(source, "cannot be looked at", error.value());
+  if (error) return system_error(source, "cannot be inspected", error.value());
   if (!is_there) {
     return absl::NotFoundError(absl::StrCat(source.string(), ": no such file or folder"));
   }
@@ -53,7 +53,7 @@ absl::StatusOr<std::string> format_of(const DataSourceOptions& options) {
     return std::string(is_packed ? "records" : "image_folder");
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      source.string(), ": is a file; say what is in it with --format idx, cifar10 or cifar100"));
+      source.string(), ": is a file; name its format with --format idx, cifar10 or cifar100"));
 }
 
 int threads_of(const DataSourceOptions& options) {
@@ -71,10 +71,10 @@ absl::StatusOr<std::shared_ptr<const Dataset>> open_source(const DataSourceOptio
   return dataset;
 }
 
-/// How often a long look at a set says how far it has come.
+/// Interval of progress reports.
 constexpr std::chrono::seconds kVisitPause{10};
 
-/// Samples that cannot be read go to standard output, how far it has come to standard error.
+/// Samples that cannot be read go to standard output, progress to standard error.
 VisitEvents print_visit(std::int64_t samples) {
   const auto unreadable = [](const std::string& name, const std::string& reason) {
     std::printf("cannot be read: %s: %s\n", printable(name).c_str(), printable(reason).c_str());

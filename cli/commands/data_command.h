@@ -39,8 +39,8 @@ absl::Status run_data_pack(const DataPackOptions& options);
 /// DATA_LOSS when a sample cannot be read; each is named on stdout.
 absl::Status run_data_check(const DataSourceOptions& options);
 
-/// "153,000 of 1,281,167 samples (12 %), 2311/s, 8:08 to go": `done` of them in so many seconds,
-/// both > 0.
+/// "153,000 of 1,281,167 samples (12 %), 2311/s, 8:08 to go": `done` of them in `seconds`, both >
+/// 0.
 std::string visit_progress(std::int64_t done, std::int64_t samples, double seconds);
 
 }  // namespace poseidon

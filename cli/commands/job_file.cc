@@ -50,9 +50,9 @@ absl::Status check_folder(const std::string& key, const std::string& path) {
 absl::Status check_letters(const std::string& key, const std::string& path) {
   const std::string shown = to_utf8(path);
   if (shown == path) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(key, ": not UTF-8, so that workers would look for another name: ", shown,
-                   "; rename it, or have a link with another name"));
+  return absl::InvalidArgumentError(absl::StrCat(key,
+                                                 ": not UTF-8, so workers cannot find it: ", shown,
+                                                 "; rename it, or use a link with another name"));
 }
 
 absl::Status check_letters(const std::string& key, const DataSourceSpec& source) {
@@ -113,8 +113,8 @@ absl::StatusOr<PreparedJob> prepare_job(const std::filesystem::path& path) {
   std::error_code error;
   const std::filesystem::path here = std::filesystem::current_path(error);
   if (error) {
-    return absl::UnavailableError(
-        absl::StrCat(path.string(), ": the current folder is gone: ", error.message()));
+    return absl::UnavailableError(absl::StrCat(
+        path.string(), ": the current folder does not exist any more: ", error.message()));
   }
   const std::filesystem::path folder = path_from(here, path).parent_path();
   resolve_paths(spec, folder);
@@ -138,10 +138,10 @@ absl::StatusOr<PreparedJob> prepare_job(const std::filesystem::path& path) {
   if (const absl::Status sent = parse_job(json).status(); !sent.ok()) {
     const std::string where = path.string();
     if (!spec.sync.plan.is_null()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          where, ": sync.plan: with its ", spec.sync.plan["chunks"].size(),
-          " chunks the job is too large to be sent; remove \"chunks\" from the plan file to "
-          "repeat its schemes alone"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, ": sync.plan: with its ", spec.sync.plan["chunks"].size(),
+                       " chunks the job is too large to be sent; remove \"chunks\" from the plan "
+                       "file to use only its schemes"));
     }
     return absl::InvalidArgumentError(
         absl::StrCat(where, ": model: with its ", net->layers.size(),

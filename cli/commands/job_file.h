@@ -27,8 +27,8 @@ struct PreparedJob {
 absl::StatusOr<PreparedJob> prepare_job(const std::filesystem::path& path);
 
 /// Reads the data as a worker will (so only where they are on this machine): INVALID_ARGUMENT, with
-/// the job's key, for what is corrupt, out of the network's range, or of another shape than it
-/// takes.
+/// the job's key, for data that are corrupt, out of the network's range, or of a shape that the
+/// network does not take.
 absl::Status check_data(const JobSpec& job, const NetSpec& net, std::uint32_t workers);
 
 /// Checks init.weights, if given, as a worker will. Returns a text with the tensors that it has and

@@ -127,7 +127,7 @@ std::string prediction_text(const Plan& plan) {
   return absl::StrFormat(
       "predicted iteration: %s, of which computing %s: efficiency %.1f%%, %s images/s\n"
       "chunks of at most %s\n"
-      "planned otherwise: all by PS %s, all fully connected layers by SFB %s, fewest bytes %s\n",
+      "alternatives: all by PS %s, all fully connected layers by SFB %s, fewest bytes %s\n",
       seconds_text(predicted.iteration_s), seconds_text(predicted.compute_s),
       100.0 * row.efficiency, format_count(std::llround(row.images_per_s)),
       format_bytes(plan.chunk_bytes), seconds_text(predicted.all_ps_s),

@@ -13,18 +13,20 @@ namespace poseidon {
 namespace {
 
 constexpr Milliseconds kStopPollInterval{100};
-/// Who waits longer hears what for, and so often at most what has changed.
+/// After this time the command prints what it waits for, and repeats it at most this often when it
+/// has changed.
 constexpr Nanoseconds kSayInterval = std::chrono::seconds(10);
 /// Beyond the checkpoint: for the last files, and for a coordinator that is away for a moment.
 constexpr Nanoseconds kEndTimeout = std::chrono::seconds(60);
-/// Each time begins the patience anew, and a coordinator that answers now and then is no other one.
+/// Each request to another coordinator restarts the patience. A coordinator that answers only now
+/// and then counts as the same one.
 constexpr int kMostTimesAskedAgain = 3;
 
 bool has_ended(const v1::GetStatusResponse& status, const std::string& job_id) {
   return status.job_id() != job_id || status.state() == "done" || status.state() == "failed";
 }
 
-/// A line; of what other machines have written what a terminal can show.
+/// Prints a line, without characters from other machines that a terminal cannot show.
 void say(const std::string& text) { write_stdout(printable_lines(text) + "\n"); }
 
 }  // namespace
@@ -33,18 +35,19 @@ absl::StatusOr<std::string> stop_outcome(const v1::EndJobResponse& asked, bool i
                                          const v1::GetStatusResponse& end) {
   const std::string files = absl::StrCat("; its files are in ", asked.run_directory());
   if (end.job_id() != asked.job_id()) {
-    return absl::StrCat("job ", asked.job_id(), " has ended, and another one has come since",
+    return absl::StrCat("job ", asked.job_id(), " has ended, and another job was submitted since",
                         files);
   }
   if (end.state() == "done") {
-    return absl::StrCat("job ", asked.job_id(), " is done: it had all its ", end.iterations(),
-                        " iterations behind it", files);
+    return absl::StrCat("job ", asked.job_id(), " is done: it completed all of its ",
+                        end.iterations(), " iterations", files);
   }
   const std::string text =
       absl::StrCat("job ", asked.job_id(), " has ended after ", end.iteration(), " of ",
                    end.iterations(), " iterations: ", end.message(), files);
   if (is_to_be_saved && end.unsaved()) {
-    return absl::AbortedError(absl::StrCat(text, "; what it had trained is not saved"));
+    return absl::AbortedError(
+        absl::StrCat(text, "; its progress since the last checkpoint is not saved"));
   }
   return text;
 }
@@ -58,7 +61,7 @@ absl::Status run_stop(const StopOptions& options) {
   request.set_checkpoint_within_s(static_cast<std::uint32_t>(options.checkpoint_within_s));
   POSEIDON_ASSIGN_OR_RETURN(const v1::EndJobResponse asked, client->end_job(request, kCallTimeout));
   if (asked.waits()) {
-    say(absl::StrCat("job ", asked.job_id(), " ends when what it has trained is saved"));
+    say(absl::StrCat("job ", asked.job_id(), " ends when its final checkpoint is saved"));
   }
   request.set_job_id(asked.job_id());
   const SystemClock clock;
@@ -78,13 +81,13 @@ absl::Status run_stop(const StopOptions& options) {
       say(text);
       return absl::OkStatus();
     }
-    // It may be another process, which goes on with the job and knows nothing of us.
+    // It may be another process, which continues the job and does not know our request.
     if (status.ok() && was_away && asked_again < kMostTimesAskedAgain &&
         client->end_job(request, kCallTimeout).ok()) {
       was_away = false;
       ++asked_again;
       end = clock.now() + patience;
-      say("the coordinator was away, and is asked again");
+      say("the coordinator was unreachable; asking it again");
     }
     if (status.ok() && status->message() != last_said && clock.now() >= say_next) {
       last_said = status->message();
@@ -93,9 +96,9 @@ absl::Status run_stop(const StopOptions& options) {
     }
     if (clock.now() >= end) {
       return absl::DeadlineExceededError(absl::StrCat(
-          "job ", asked.job_id(), " was told to end and has not, as far as the coordinator at ",
-          client->address(),
-          " tells: ", status.ok() ? status->message() : std::string(status.status().message())));
+          "job ", asked.job_id(),
+          " was told to end but has not ended, according to the coordinator at ", client->address(),
+          ": ", status.ok() ? status->message() : std::string(status.status().message())));
     }
     std::this_thread::sleep_for(kStopPollInterval);
   }

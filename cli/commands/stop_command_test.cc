@@ -50,7 +50,7 @@ TEST_F(StopOutcome, AnotherJobMayHaveComeSince) {
   end_.set_job_id("digits-8");
   end_.set_unsaved(true);
   EXPECT_THAT(*stop_outcome(asked_, true, end_),
-              HasSubstr("job digits-7 has ended, and another one has come since"));
+              HasSubstr("job digits-7 has ended, and another job was submitted since"));
 }
 
 }  // namespace

@@ -54,13 +54,13 @@ absl::Status write_new_file(const fs::path& path, const std::string& contents, m
   return ::fsync(file.get()) == 0 ? absl::OkStatus() : absl::ErrnoToStatus(errno, path.string());
 }
 
-/// The folder appears with all its files or not at all, readable by its owner alone.
-/// ALREADY_EXISTS when there is something.
+/// The folder appears with all its files or not at all, readable by its owner alone. ALREADY_EXISTS
+/// when the folder exists.
 absl::Status write_new_folder(const fs::path& folder, const std::vector<NewFile>& files) {
   std::error_code error;
   if (fs::exists(folder, error)) {
     return absl::AlreadyExistsError(
-        absl::StrCat(folder.string(), " is there already and stays as it is"));
+        absl::StrCat(folder.string(), " already exists and was not changed"));
   }
   std::string beginning = folder.string() + ".new-XXXXXX";
   if (::mkdtemp(beginning.data()) == nullptr) {
@@ -98,7 +98,8 @@ absl::StatusOr<KeyPair> read_authority(const fs::path& to) {
   return authority;
 }
 
-/// No longer than its authority, whose end would be its own without a word.
+/// At most until its authority expires, because it becomes invalid with the authority without a
+/// message of its own.
 absl::Status issue(const KeyPair& authority, PeerRole role, const std::string& name,
                    const fs::path& folder, int days) {
   POSEIDON_ASSIGN_OR_RETURN(const CertificateFacts signer,
@@ -108,8 +109,8 @@ absl::Status issue(const KeyPair& authority, PeerRole role, const std::string& n
   if (end <= valid_for(0).until_unix_s) {
     return absl::FailedPreconditionError(
         absl::StrCat("the authority \"", signer.subject, "\" has expired at ", utc_text(end),
-                     ": `poseidon tls init --to FOLDER` makes another, and all of the cluster need "
-                     "certificates of that one"));
+                     ": `poseidon tls init --to FOLDER` makes another, and then every node of the "
+                     "cluster needs a certificate of that one"));
   }
   const std::int64_t wanted =
       std::exchange(validity.until_unix_s, std::min(validity.until_unix_s, end));
@@ -126,7 +127,7 @@ absl::Status issue(const KeyPair& authority, PeerRole role, const std::string& n
                                    {"tls.key", &node.key_pem, kSecret}});
 }
 
-/// Who shows a role's certificate.
+/// Where a role's certificate is used, for messages.
 std::string_view bearer_of(PeerRole role) {
   switch (role) {
     case PeerRole::kCoordinator:
@@ -171,7 +172,7 @@ absl::Status run_tls_init(const TlsInitOptions& options) {
   std::error_code error;
   const fs::path authority_folder = to / kAuthorityFolder;
   if (fs::exists(authority_folder, error)) {
-    tell("kept: the authority that is there", authority_folder);
+    tell("kept: the existing authority", authority_folder);
   } else {
     POSEIDON_ASSIGN_OR_RETURN(const KeyPair made,
                               make_authority(kAuthorityName, valid_for(kMaxCertificateDays)));
@@ -203,7 +204,7 @@ absl::Status run_tls_issue(const TlsIssueOptions& options) {
   if (!plain_name(name) || name == kAuthorityFolder) {
     return absl::InvalidArgumentError(
         absl::StrCat("--name \"", name, "\": up to ", kMaxNodeNameLength,
-                     " letters, digits, '-', '_' and '.' wanted, and not \"",
+                     " letters, digits, '-', '_' and '.' expected, and not \"",
                      std::string(kAuthorityFolder), "\""));
   }
   const fs::path folder = fs::path(options.to) / name;

@@ -113,7 +113,7 @@ TEST_F(TlsCommand, NothingIsOverwritten) {
     EXPECT_EQ(after[path] == text, !made_anew) << path;
   }
   const absl::Status again = issue("worker", "");
-  EXPECT_THAT(std::string(again.message()), HasSubstr("is there already"));
+  EXPECT_THAT(std::string(again.message()), HasSubstr("already exists and was not changed"));
   EXPECT_EQ(files(), after);
 }
 

@@ -29,13 +29,13 @@
 namespace poseidon {
 namespace {
 
-/// Of the coordinator, where nobody is there to end the waiting.
+/// Silence of the coordinator before giving up, when there is no terminal to end the wait.
 constexpr Milliseconds kTopSilenceLimit{15000};
-/// Of a screenful that goes to no terminal.
+/// The size of a refresh when there is no terminal.
 constexpr TopSize kPlainSize{.columns = 120, .rows = 100};
 
-/// Takes the screen and the keys, and gives both back: also while the coordinator is waited for, as
-/// a second signal ends the process as it is. The thread of the signals may give them back.
+/// Takes over the screen and the keys, and restores both: also while waiting for the coordinator,
+/// because a second signal ends the process immediately. The thread for signals may restore them.
 class Screen {
  public:
   Screen() = default;
@@ -43,7 +43,7 @@ class Screen {
   Screen(const Screen&) = delete;
   Screen& operator=(const Screen&) = delete;
 
-  /// Where there is a terminal, and nobody has given it back by then.
+  /// When there is a terminal that has not been restored yet.
   void take() {
     const MutexLock lock(mutex_);
     if (is_given_back_ || ::isatty(STDOUT_FILENO) == 0) return;
@@ -58,7 +58,7 @@ class Screen {
       ::tcsetattr(STDIN_FILENO, TCSANOW, &keys);
     }
   }
-  /// Nothing is shown after it.
+  /// Nothing is printed after it.
   void give_back() {
     const MutexLock lock(mutex_);
     if (std::exchange(is_given_back_, true)) return;
@@ -92,12 +92,12 @@ class Screen {
  private:
   Mutex mutex_;
   bool is_given_back_ ABSL_GUARDED_BY(mutex_) = false;
-  // Changed under mutex_ by the thread that took it, which reads them without it.
+  // Changed under mutex_ by the thread that took over the screen, which reads them without it.
   bool is_terminal_ = false;
   std::optional<termios> before_;  ///< the keys'
 };
 
-/// Waits for the next look; true when there is to be none: q, or a signal.
+/// Waits for the next refresh; returns true to end instead: q, or a signal.
 bool enough(const Screen& screen, int stop_fd, Milliseconds pause) {
   const SystemClock clock;
   const Nanoseconds until = clock.now() + pause;
@@ -110,7 +110,7 @@ bool enough(const Screen& screen, int stop_fd, Milliseconds pause) {
     if ((fds[0].revents & POLLIN) != 0) return true;
     char key = 0;
     if (fds[1].revents != 0 && (::read(STDIN_FILENO, &key, 1) != 1 || key == 'q')) return true;
-    if (key != 0) return false;  // any other key: look now
+    if (key != 0) return false;  // any other key: refresh now
   }
 }
 
@@ -118,7 +118,7 @@ std::vector<std::string> told_silence(std::vector<std::string> lines, const std:
                                       Nanoseconds silence, const TopSize& size) {
   std::string line = absl::StrCat("the coordinator at ", address, " has not answered for ",
                                   std::chrono::duration_cast<std::chrono::seconds>(silence).count(),
-                                  " s; this is older:");
+                                  " s; the status below is older:");
   if (size.columns > 0) line.resize(utf8_prefix(line, size.columns).size());
   lines.insert(lines.begin(), std::move(line));
   return lines;

@@ -14,12 +14,12 @@ namespace poseidon {
 
 struct TopOptions : CoordinatorAccess {
   bool json = false;        ///< one object per line instead
-  double interval_s = 1.0;  ///< between two looks
+  double interval_s = 1.0;  ///< between refreshes
   std::int64_t frames = 0;  ///< number of refreshes; 0: until q, Ctrl-C or SIGTERM
 };
-/// On a terminal it uses the whole screen and restores it; elsewhere it prints one screen after the
-/// other. It shows that a coordinator is silent and waits for it: on a terminal for ever, elsewhere
-/// for 15 s (UNAVAILABLE).
+/// On a terminal it uses the whole screen and restores it at the end; otherwise it prints each
+/// refresh below the previous one. When the coordinator does not answer, it shows that and keeps
+/// asking: on a terminal until the user quits, otherwise for 15 s (then UNAVAILABLE).
 absl::Status run_top(const TopOptions& options);
 
 }  // namespace poseidon

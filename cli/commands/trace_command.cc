@@ -27,7 +27,7 @@ absl::Status run_trace(const TraceOptions& options) {
   POSEIDON_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client,
                             CoordinatorClient::make(options));
   AtomicFile file(options.to);
-  if (const absl::Status opened = file.open(); !opened.ok()) {  // before anybody works for it
+  if (const absl::Status opened = file.open(); !opened.ok()) {  // before any node works for it
     return absl::InvalidArgumentError(absl::StrCat("--to ", opened.message()));
   }
   const AtSignal at_signal({.words = "", .remove = file.temporary()});

@@ -15,7 +15,7 @@ namespace poseidon {
 struct TraceOptions : CoordinatorAccess {
   std::string to;  ///< file to write; it appears whole or not at all
   std::int64_t iterations = 10;
-  std::int64_t timeout_s = 60;  ///< for the iterations; then what there is
+  std::int64_t timeout_s = 60;  ///< for the iterations; then the trace is partial
 };
 absl::Status run_trace(const TraceOptions& options);
 

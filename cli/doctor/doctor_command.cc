@@ -22,18 +22,18 @@
 namespace poseidon {
 namespace {
 
-/// What is looked at unless the operator says otherwise: this long, within these numbers.
+/// The default length of the trace: this time, within these numbers of iterations.
 constexpr double kLookSeconds = 3.0;
 constexpr double kFewestIterations = 4, kMostIterations = 300;
-/// Where no more fit into the nodes' buffers; less tells nothing.
+/// When no more fit into the nodes' buffers; fewer show nothing.
 constexpr double kFewestIterationsThatFit = 2;
-/// A slow job's iterations may take long; then what there is is looked at. The longest is what a
+/// A slow job's iterations may take long; then a partial trace is examined. The longest time that a
 /// coordinator waits.
 constexpr double kPatienceSeconds = 60, kLongestPatienceSeconds = 600;
 /// A trace begins with the iteration after the next, and the last one has to end.
 constexpr double kIterationsAround = 3;
 constexpr Milliseconds kStatusOfLookTimeout{5000};
-/// Between two looks at whether all nodes have reported.
+/// Interval of checks whether all nodes have reported.
 constexpr Milliseconds kStatusPause{100};
 
 std::uint32_t iterations_of(const DoctorOptions& options, const v1::GetStatusResponse& status) {
@@ -76,8 +76,8 @@ absl::Status run_doctor(const DoctorOptions& options) {
                             CoordinatorClient::make(options));
   POSEIDON_ASSIGN_OR_RETURN(v1::GetStatusResponse status,
                             client->wait_for_coordinator(options.connect_timeout));
-  // A node that has just joined has not reported yet. Any report will do: this one has none, and
-  // says how often they come.
+  // A node that has just joined has not reported yet. Any report suffices: this status has none,
+  // and gives their interval.
   v1::GetStatusResponse nobody_yet;
   *nobody_yet.mutable_counters() = status.counters();
   if (!all_have_reported(status, nobody_yet)) {
@@ -86,7 +86,7 @@ absl::Status run_doctor(const DoctorOptions& options) {
   const std::uint32_t iterations = iterations_of(options, status);
   POSEIDON_ASSIGN_OR_RETURN(const TraceData trace,
                             client->trace(iterations, patience(iterations, status)));
-  // After it: the same seconds.
+  // After the trace, so that both cover the same seconds.
   POSEIDON_ASSIGN_OR_RETURN(const v1::GetStatusResponse looked,
                             client->get_status(kStatusOfLookTimeout));
   DoctorFacts facts = make_facts(trace, looked);

@@ -1,6 +1,6 @@
 #pragma once
 
-// `poseidon doctor`: what limits the job that trains, and what to do.
+// `poseidon doctor`: finds what limits the training job, and names remedies.
 
 #include <cstdint>
 

@@ -6,16 +6,18 @@
 namespace poseidon {
 namespace {
 
-/// Cores are short when processes wait for one so much of the time that they have one.
+/// Cores are short when processes wait for a core for at least this share of the time that they
+/// run.
 constexpr double kWaitsForCores = 0.5;
-/// ... on a machine that uses so much of its cores (others than the job may use the rest).
+/// ... on a machine where they use or want at least this share of the cores (other programs may use
+/// the rest).
 constexpr double kBusyMachine = 0.5;
-/// One process is kept from running when it waits so many times as long as it runs, and so many
-/// cores would be its own, while the others on its machine get theirs.
+/// A process is limited when it waits kLimitedWaits times as long as it runs, and for at least
+/// kLimitedCores cores, while the others on its machine have enough.
 constexpr double kLimitedWaits = 2.0, kLimitedCores = 0.25;
-/// ... or wait, too, where the machine lacks cores, but so many times less for each that they have.
+/// ... or while the others wait too, but kLimitedTimes less per core that they have.
 constexpr double kLimitedTimes = 8.0;
-/// So many cores that are missed for each that is had count.
+/// Upper limit of core_shortage.
 constexpr double kMostShortage = 3.0;
 
 }  // namespace

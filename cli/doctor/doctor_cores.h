@@ -1,27 +1,28 @@
 #pragma once
 
-// Who of a job does not get the cores that it wants, by the load that each node tells. Pure.
+// Finds nodes that do not get the CPU cores that they need, from the load that each node reports.
+// Pure.
 //
-// Before: doctor_facts.h. After: doctor_slow_node.h, doctor_diagnose.h.
+// Called by: doctor_diagnose.h, doctor_slow_node.h. Calls: doctor_facts.h.
 
 #include "cli/doctor/doctor_facts.h"
 
 namespace poseidon {
 
-/// Whether the job's processes there wait for cores much of the time that they have them, and use
-/// so much of the machine that it is its cores that they wait for.
+/// Whether the machine is short of cores: the job's processes wait for a core during much of their
+/// run time, and together they use most of the machine.
 bool lacks_cores(const DoctorFacts::Machine& machine);
-/// The machine as if the node were not there.
+/// The machine's figures without those of the node.
 DoctorFacts::Machine without(DoctorFacts::Machine machine, const DoctorFacts::Node& node);
 
-/// Cores that the other processes of the job miss where the node is, per core that they have; 0
-/// where there are enough. What it waits for itself would excuse one whose CPU is limited.
+/// Cores that the job's other processes on the node's machine lack, per core that they have; 0 when
+/// there are enough. The node's own waiting is left out: it would hide a node whose CPU is limited.
 double core_shortage(const DoctorFacts& facts, const DoctorFacts::Node& node);
 
 bool waits_for_cores(const DoctorFacts::Node& node);
-/// Whether the node hardly gets to run while the others on its machine have the cores they want,
-/// or while the other workers there, if it is one, wait far less for each that they have. `node` is
-/// one of `facts`.
+/// Whether a CPU limit holds the node back: it waits for most of its time while the other processes
+/// on its machine have enough cores or, for a worker, while the machine's other workers wait far
+/// less per core. `node` is one of `facts`.
 bool is_limited(const DoctorFacts& facts, const DoctorFacts::Node& node);
 
 }  // namespace poseidon

@@ -102,7 +102,7 @@ DoctorFacts::Daemon node_facts(Role role, std::string name, const v1::CountersSt
     return daemon;
   }
   daemon.streams = static_cast<double>(now.streams());
-  // The least of both, so that what is over in a moment is not told.
+  // The smaller of the two figures, so that a short peak is not reported.
   daemon.paused_streams =
       static_cast<double>(std::min(before.paused_streams(), now.paused_streams()));
   daemon.early_gradient_bytes = static_cast<double>(now.early_gradient_bytes());

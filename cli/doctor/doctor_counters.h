@@ -1,8 +1,8 @@
 #pragma once
 
-// The doctor's facts out of counters: what nodes report in heartbeats, and the coordinator of
-// itself, that neither a trace nor the rest of the status says. The doctor reads two statuses, one
-// before the trace and one after it, and compares them. Pure.
+// The doctor's facts from counters that nodes report in heartbeats and the coordinator reports of
+// itself: facts that neither a trace nor the rest of the status has. The doctor reads two statuses,
+// one before the trace and one after it, and compares them. Pure.
 //
 // Called by: cli/doctor/doctor_command.h.
 // Calls: cli/doctor/doctor_facts.h, whose daemons it fills.

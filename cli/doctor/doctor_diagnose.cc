@@ -19,21 +19,22 @@ namespace {
 
 /// A disk is slow when the others are faster by this.
 constexpr double kSlowDisk = 4.0;
-/// ... and writes so much of the time, or has more waiting: one that is idle is nobody's trouble.
+/// ... and writes for at least this share of the time, or has more pieces waiting: a slow but idle
+/// disk does no harm.
 constexpr double kWorthDisk = 0.1;
-/// The network is too small when workers stand still so much of an iteration ...
+/// The network is too small when workers wait for this share of an iteration ...
 constexpr double kNetworkStall = 0.3;
-/// ... and messages are on their way so much of it.
+/// ... and messages are under way for at least this share of it.
 constexpr double kNetworkBusy = 0.5;
-/// A disk that writes so much of the time is at its limit.
+/// A disk that writes for this share of the time is at its limit.
 constexpr double kBusyDisk = 0.8;
 /// A server holds too much when it has this many times the mean.
 constexpr double kUnevenShard = 1.5;
-/// A server's thread that sums so much of an iteration is at its limit.
+/// A server's thread that sums for this share of an iteration is at its limit.
 constexpr double kBusyServer = 0.6;
-/// A GPU that runs kernels less of the time could compute more.
+/// A GPU that runs kernels for a smaller share of the time could compute more.
 constexpr double kIdleGpu = 0.7;
-/// One layer of several straggles when so much of all waiting is for it.
+/// One layer of several is reported when this share of all waiting is for it.
 constexpr double kStragglerShare = 0.6;
 
 std::string bits_text(double bytes_per_s) { return scaled_text(bytes_per_s * 8.0, "bit/s"); }
@@ -56,9 +57,9 @@ class Doctor {
 
   std::vector<Finding> run() {
     if (f_.iteration_s <= 0.0 || f_.workers.empty()) {
-      add(Finding::Kind::kUnknown, "", 0.0, "there are too few iterations in the trace to tell",
-          "ask again while the job trains, with more --iterations; where they take minutes, "
-          "`poseidon trace --timeout-s` waits longer");
+      add(Finding::Kind::kUnknown, "", 0.0, "the trace has too few iterations for a diagnosis",
+          "run it again while the job trains, with more --iterations; when iterations take "
+          "minutes, `poseidon trace --timeout-s` waits longer");
       return findings_;
     }
     const bool link = one_node();
@@ -105,15 +106,15 @@ class Doctor {
       if (accusation_of(node->name) != nullptr) continue;  // which tells it
       add(Finding::Kind::kCpu, node->name,
           node->wanted / (node->used + node->wanted) * std::max(compute_s_, stall_s_),
-          absl::StrFormat("%s uses %.2f cores and waits for %.2f more, while others on its "
-                          "machine get theirs: it does not get to run",
+          absl::StrFormat("%s uses %.2f cores and waits for %.2f more, while other processes on "
+                          "its machine have enough: something keeps it from running",
                           node->name, node->used, node->wanted),
           absl::StrCat("see what keeps it from running: ", kWhatLimitsCpu));
     }
     const double waits_for_worker_s = slow_worker_ ? slow_worker_->cost_s : 0.0;
     for (DoctorFacts::Machine machine : f_.machines) {
       for (const auto* node : nodes_) {
-        // Whose own finding tells it.
+        // Its own finding reports it.
         const bool is_told =
             std::ranges::find(limited_, node) != limited_.end() ||
             (slow_worker_ && &slow_worker_->worker->node == node && waits_for_cores(*node));
@@ -121,9 +122,9 @@ class Doctor {
       }
       if (!lacks_cores(machine)) continue;
       const double share = machine.wanted / (machine.used + machine.wanted);
-      // What computes would be done so much earlier; what waits for a network would not. But who
-      // waits for a core takes no messages either: that is what is left of the waiting for cores,
-      // as far as nodes are there.
+      // Computing would end that much earlier; waiting for a network would not. A process that
+      // waits for a core receives no messages either: what remains of the wait is explained by
+      // missing cores where its nodes run.
       const auto processes = static_cast<double>(machine.processes.size());
       const double waits_s = std::min(machine.wanted / processes, 1.0) * f_.iteration_s;
       const double late_s = std::clamp(waits_s - share * compute_s_, 0.0,
@@ -140,9 +141,9 @@ class Doctor {
     }
   }
 
-  /// A process that often stands still reads and writes late too, and one whose link is slow may
-  /// compute a little longer by chance: of one node, the worker has the word where it explains the
-  /// link, and else the greater loss. Whether a link is accused.
+  /// A process that often stands still reads and writes late too, and a node with a slow link may
+  /// compute a little longer by chance. So for one node the slow worker is reported when it
+  /// explains the link, otherwise the greater loss. Returns whether a link is reported.
   bool one_node() {
     std::optional<SlowWorker> worker = slow_worker(f_);
     std::optional<SlowLink> link = slow_link(f_, stall_s_);
@@ -174,7 +175,7 @@ class Doctor {
     std::string what =
         slow.in_bursts ? absl::StrFormat(
                              "%s computes %s per iteration on average, the others %s, though its "
-                             "quick iterations take %s: it does not get to run in between",
+                             "quick iterations take %s: something keeps it from running in between",
                              node.name, seconds_text(slow.takes), seconds_text(slow.usual),
                              seconds_text(slow.worker->compute_quick_s))
                        : absl::StrFormat("%s computes %s per iteration, the others %s", node.name,
@@ -192,8 +193,8 @@ class Doctor {
               "fewer --threads than the others have");
   }
 
-  /// By their own counters, which reach further back than the trace: where all of them throttle, or
-  /// share their machines with others since, no worker is slower than the next.
+  /// Uses the workers' own counters, which reach further back than the trace: when all of them
+  /// throttle, or share their machines with other programs, no worker is slower than the others.
   void slower() {
     std::vector<std::string> names, texts;
     double cost = 0.0, celsius = 0.0;
@@ -246,7 +247,7 @@ class Doctor {
     std::vector<std::string> names;
     double cost = 0.0;
     for (const auto& worker : f_.workers) {
-      // Samples of one that does not get to run are late, too.
+      // A worker that is kept from running reads its samples late too.
       const bool is_slow = slow_worker_ && slow_worker_->worker == &worker;
       if (std::ranges::find(limited_, &worker.node) != limited_.end()) continue;
       const double runs = is_slow ? slow_worker_->usual / slow_worker_->takes : 1.0;
@@ -264,7 +265,7 @@ class Doctor {
         "(poseidon data pack)");
   }
 
-  /// One that holds more than its part and is kept busy by it.
+  /// A server that holds more than its part and is busy because of it.
   void servers() {
     if (f_.servers.size() >= 2) {
       double mean = 0.0;
@@ -301,7 +302,7 @@ class Doctor {
                        [&](const Finding& finding) { return finding.guilty == name; });
   }
 
-  /// Nobody's link is worse than the others', and all wait.
+  /// No link is slower than the others, and all workers wait.
   void network() {
     const DoctorFacts::Node* busiest = nullptr;
     double busy_s = 0.0, bytes = 0.0;
@@ -320,10 +321,10 @@ class Doctor {
         least_stall < kNetworkStall * f_.iteration_s) {
       return;
     }
-    // Nor does who waits for a core send or take any.
+    // A process that waits for a core does not send or receive either.
     const double cost_s = stall_s_ - late_for_cores_s_;
     if (!worth(cost_s)) return;
-    // A worker that is waited for makes messages late, not slow.
+    // A slow worker makes messages late, not slow.
     if (!limited_.empty() ||
         std::any_of(findings_.begin(), findings_.end(), [](const Finding& finding) {
           return finding.kind == Finding::Kind::kWorker || finding.kind == Finding::Kind::kServer;
@@ -359,13 +360,13 @@ class Doctor {
                                       "what scheme \"ps\" would move"));
     }
     if (might_bytes > 0.3 * ps_bytes && f_.workers.size() > 1) {
-      remedies.push_back(absl::StrFormat(
-          "fully connected layers (%s) are %s of what goes by servers: see whether SFB moves fewer "
-          "(sync.scheme \"auto\", poseidon plan)",
-          first_names(might_go_by_sfb), short_percent(might_bytes / ps_bytes)));
+      remedies.push_back(
+          absl::StrFormat("fully connected layers (%s) are %s of what goes by servers: check "
+                          "whether SFB moves fewer (sync.scheme \"auto\", poseidon plan)",
+                          first_names(might_go_by_sfb), short_percent(might_bytes / ps_bytes)));
     }
-    // Where one node is an end of every message, no stream tells its link from the network. Factors
-    // go from worker to worker.
+    // When one node is an end of every message, streams cannot distinguish its link from the
+    // network. Factors go from worker to worker.
     std::string links = "no node's link is worse than the others'";
     const std::string shared = f_.workers.size() == 1 ? f_.workers.front().node.name
                                : f_.servers.size() == 1 && by_sfb.empty()
@@ -373,15 +374,16 @@ class Doctor {
                                    : "";
     if (f_.one_host) {
       links =
-          "all nodes are on one machine: no network is between them, but its cores and its memory";
+          "all nodes are on one machine: they share its cores and memory, without a network "
+          "between them";
       remedies.front() =
           "see whether a process there is stopped or short of CPU (top), and whether they send "
           "through shared memory";
     } else if (!shared.empty()) {
-      links = absl::StrCat("all of them pass the link of ", shared,
-                           ", so it may be this one alone that is slow");
+      links =
+          absl::StrCat("all of them pass the link of ", shared, ", so this link alone may be slow");
       remedies.insert(remedies.begin(),
-                      absl::StrCat("look whether the link of ", shared, " gives what it should"));
+                      absl::StrCat("check whether the link of ", shared, " reaches its speed"));
     }
     const double times = needs / std::max(has, 1.0);
     if (times > 1.0 && f_.batch_size > 0 && is_by_ps) {
@@ -393,13 +395,13 @@ class Doctor {
         absl::StrFormat("%s too small for the job: every worker waits, %s of each "
                         "iteration on average; %s go one way of %s per iteration and get %s "
                         "there, %s",
-                        f_.one_host ? "what moves messages is" : "the network is",
+                        f_.one_host ? "the transport of messages is" : "the network is",
                         short_percent(stall_s_ / f_.iteration_s), bytes_text(bytes), busiest->name,
                         bits_text(has), links),
         absl::StrJoin(remedies, "; "));
   }
 
-  /// Most waiting is for one layer, and nothing else explains it.
+  /// One layer causes most of the waiting, and nothing else explains it.
   void layer() {
     if (f_.layers.size() < 2 || !worth(stall_s_)) return;
     const auto& worst =
@@ -415,7 +417,7 @@ class Doctor {
                        "trace shows "
                        "whether its factors come late or its product takes long"
         : worst.fully_connected_by_ps
-            ? "see whether it had better go by SFB (sync.scheme \"auto\", poseidon plan)"
+            ? "check whether SFB is better for it (sync.scheme \"auto\", poseidon plan)"
             : "smaller chunks (sync.chunk_bytes) spread it over more servers; poseidon trace shows "
               "where its chunks spend their time");
   }
@@ -437,7 +439,7 @@ class Doctor {
       const double usual = median(others);
       const bool slower = !others.empty() && rate * kSlowDisk < usual;
       const bool at_limit = server.disk_share >= kBusyDisk;
-      // Slow but idle is nobody's trouble: a small checkpoint is all overhead.
+      // A slow but idle disk does no harm: a small checkpoint is mostly overhead.
       if (!at_limit &&
           !(slower && (server.disk_waiting > 0.0 || server.disk_share >= kWorthDisk))) {
         continue;
@@ -484,7 +486,7 @@ class Doctor {
           "backward, %s waiting",
           short_percent(std::min(compute_s_ / f_.iteration_s, 1.0)), seconds_text(f_.iteration_s),
           short_percent(stall_s_ / f_.iteration_s));
-      std::string remedy = "more workers or faster ones make it faster";
+      std::string remedy = "use more workers, or faster ones";
       if (const std::optional<double> utilization = gpu_utilization();
           utilization && *utilization < kIdleGpu) {
         absl::StrAppend(&what, "; GPUs run kernels for ", short_percent(*utilization),
@@ -498,7 +500,7 @@ class Doctor {
     std::rotate(findings_.begin(), findings_.end() - 1, findings_.end());
   }
 
-  /// Mean over the workers that tell theirs.
+  /// Mean over the workers that report it.
   std::optional<double> gpu_utilization() const {
     double sum = 0.0, count = 0.0;
     for (const DoctorFacts::Daemon& daemon : f_.daemons) {
@@ -514,7 +516,7 @@ class Doctor {
   double stall_s_ = 0.0, compute_s_ = 0.0;       ///< means over workers
   double late_for_cores_s_ = 0.0;                ///< of the stalls
   std::vector<const DoctorFacts::Node*> limited_;
-  std::optional<SlowWorker> slow_worker_;  ///< as accused
+  std::optional<SlowWorker> slow_worker_;  ///< as reported
   std::vector<Finding> findings_;
 };
 

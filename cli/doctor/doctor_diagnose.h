@@ -1,7 +1,7 @@
 #pragma once
 
-// What limits a job, out of the facts. Pure: the rules and their limits are all here, in
-// doctor_cores.h and in doctor_slow_node.h, and docs/tracing.md tells them.
+// Derives from the facts what limits a job. Pure: all rules and their limits are here, in
+// doctor_cores.h and in doctor_slow_node.h; docs/tracing.md describes them.
 
 #include <string>
 #include <vector>
@@ -12,21 +12,21 @@ namespace poseidon {
 
 struct Finding {
   enum class Kind {
-    kLink,     ///< of one node
+    kLink,     ///< link of one node
     kWorker,   ///< computes slower than the others
     kInput,    ///< samples do not come fast enough
     kDisk,     ///< of a server
     kServer,   ///< one that has more to do than the others
-    kNetwork,  ///< all of it
+    kNetwork,  ///< the whole network
     kCpu,      ///< fewer cores than the job's processes want
     kLayer,    ///< one that most waiting is for
     kSlower,   ///< workers that computed faster before
     kCompute,  ///< nothing else
-    kUnknown,  ///< the facts do not tell
-    // What costs nothing that could be reckoned, but should not be so (cli/doctor/doctor_health.h).
+    kUnknown,  ///< the facts do not show the limit
+    // Faults without a cost that can be computed (cli/doctor/doctor_health.h).
     kStore,        ///< RocksDB reports errors
     kSpace,        ///< a server's disk is nearly full
-    kCheckpoint,   ///< none comes about
+    kCheckpoint,   ///< checkpoints that fail
     kStreams,      ///< that break
     kPaused,       ///< streams that a server leaves unread
     kPath,         ///< sockets where shared memory would do
@@ -35,8 +35,8 @@ struct Finding {
     kCertificate,  ///< expires soon
   };
   Kind kind = Kind::kUnknown;
-  std::string guilty;   ///< name of the node, layer or machine; "" where it is all of them
-  double cost_s = 0.0;  ///< of each iteration, about
+  std::string guilty;   ///< name of the node, layer or machine; "": all of them
+  double cost_s = 0.0;  ///< approximate cost per iteration
   double share = 0.0;   ///< the same as a share of the iteration, 0..1
   std::string what;     ///< one sentence with its figures
   std::string remedy;   ///< what to do
@@ -44,8 +44,9 @@ struct Finding {
 
 const char* finding_name(Finding::Kind kind);  ///< "link", ...
 
-/// Never empty; the most expensive first. What costs nothing now but will (a slow or full disk, all
-/// of cli/doctor/doctor_health.h) comes last, before it only what is no accusation.
+/// Never empty; the most expensive first. Findings that cost nothing now but will later (a slow or
+/// full disk, all of cli/doctor/doctor_health.h) come last. When no finding has a cost, one that
+/// blames nothing (kCompute or kUnknown) is added in front.
 std::vector<Finding> diagnose(const DoctorFacts& facts);
 
 }  // namespace poseidon

@@ -58,7 +58,7 @@ DoctorFacts healthy(std::size_t workers = 3, std::size_t servers = 2) {
   return facts;
 }
 
-/// Everybody waits so much longer.
+/// All workers wait this much longer.
 void wait_more(DoctorFacts& facts, double seconds) {
   for (auto& worker : facts.workers) worker.stall_s += seconds;
   for (auto& layer : facts.layers)
@@ -72,7 +72,7 @@ void slow_link(DoctorFacts& facts, DoctorFacts::Node& node, bool sends) {
   (sends ? node.send_s : node.receive_s) = 0.3;
 }
 
-/// Computes so long in every iteration.
+/// Computes for this time in every iteration.
 void slow_worker(DoctorFacts& facts, DoctorFacts::Worker& slow) {
   facts.iteration_s = 0.2;
   slow.compute_s = slow.compute_mean_s = slow.compute_quick_s = 0.18;
@@ -148,13 +148,13 @@ const std::vector<Case> kCases = {
      Finding::Kind::kWorker, "worker 1",
      "worker 1 computes 30 ms per iteration on average, the others 6 ms, though its quick "
      "iterations "
-     "take 5.5 ms: it does not get to run in between; they wait for it"},
+     "take 5.5 ms: something keeps it from running in between; they wait for it"},
     {"worker_that_is_stopped_in_bursts_on_one_host",
      [](DoctorFacts& f) {
        stopped_worker(f, f.workers[0]);
        f.one_host = true;
      },
-     Finding::Kind::kWorker, "worker 0", "it does not get to run in between", 2, 1},
+     Finding::Kind::kWorker, "worker 0", "something keeps it from running in between", 2, 1},
     {"worker_whose_cpu_is_limited_on_a_machine_with_free_cores",
      [](DoctorFacts& f) {
        stopped_worker(f, f.workers[1]);
@@ -222,7 +222,7 @@ const std::vector<Case> kCases = {
        slow_network(f);
        f.one_host = true;
      },
-     Finding::Kind::kNetwork, "", "all nodes are on one machine: no network is between them"},
+     Finding::Kind::kNetwork, "", "all nodes are on one machine: they share its cores and memory"},
     {"samples_of_one_worker",
      [](DoctorFacts& f) {
        f.iteration_s = 0.2;
@@ -396,7 +396,7 @@ TEST(DiagnoseNetwork, FactorsAreNeitherHalvedNorHelpedByALargerBatch) {
   EXPECT_THAT(network.remedy, HasSubstr("most of it may be factors (fc): a smaller batch"));
   EXPECT_THAT(network.remedy, ::testing::Not(HasSubstr("bf16")));
   EXPECT_THAT(network.remedy, ::testing::Not(HasSubstr("in place of 32")));
-  EXPECT_THAT(network.remedy, ::testing::Not(HasSubstr("see whether SFB")));
+  EXPECT_THAT(network.remedy, ::testing::Not(HasSubstr("check whether SFB")));
   EXPECT_THAT(network.what, ::testing::Not(HasSubstr("pass the link of server 0")))
       << "factors do not";
 
@@ -419,7 +419,7 @@ TEST(DiagnoseNetwork, ALinkThatAllMessagesPassMayBeTheOnlySlowOne) {
   const auto findings = diagnose(facts);
   ASSERT_EQ(findings[0].kind, Finding::Kind::kNetwork);
   EXPECT_THAT(findings[0].what, HasSubstr("all of them pass the link of server 0"));
-  EXPECT_THAT(findings[0].remedy, StartsWith("look whether the link of server 0"));
+  EXPECT_THAT(findings[0].remedy, StartsWith("check whether the link of server 0"));
 }
 
 TEST(Diagnose, TheMostExpensiveComesFirst) {

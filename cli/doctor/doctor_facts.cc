@@ -59,10 +59,10 @@ bool on_one_host(const std::vector<TimedNode>& nodes) {
 /// Fewer are none: how long an iteration takes is between two beginnings.
 constexpr Iteration kFewestIterations = 2;
 
-/// Nodes and events of the iterations that every node recorded to their end. Where a node's buffer
-/// was full, or only the beginning of it came, the last iteration it tells of is a part, and so is
-/// the one before: a worker may begin an iteration while others wait for their parameters of the
-/// one before. They have those of the one before that: their gradients were in the sums.
+/// Nodes and events of the iterations that every node recorded to their end. When a node's buffer
+/// was full, or only its beginning arrived, the node's last iteration is incomplete, and so is the
+/// one before: a worker may begin an iteration while others wait for their parameters of the
+/// previous one. They have those of the one before that: their gradients were in the sums.
 std::vector<TimedNode> whole_iterations(const TraceData& trace, std::vector<std::string>& notes) {
   std::vector<TimedNode> nodes = timed_nodes(trace);
   Iteration first = std::numeric_limits<Iteration>::max(), newest = 0;
@@ -78,14 +78,13 @@ std::vector<TimedNode> whole_iterations(const TraceData& trace, std::vector<std:
   Iteration end = newest + 1;
   std::vector<TimedNode> kept;
   for (std::size_t n = 0; n < nodes.size(); ++n) {
-    // Nobody is more than one iteration behind.
+    // No worker is more than one iteration behind.
     const bool is_cut =
         newest_of[n] >= 0 && (trace.nodes[n].node.dropped() > 0 || newest_of[n] + 1 < newest);
     const Iteration whole_until = newest_of[n] - 1;
     if (is_cut && whole_until < first + kFewestIterations) {
       notes.push_back(absl::StrCat(nodes[n].name(), ": its events are of less than ",
-                                   kFewestIterations,
-                                   " whole iterations, nothing more is said of it"));
+                                   kFewestIterations, " whole iterations, so it is left out"));
       continue;
     }
     if (is_cut) end = std::min(end, whole_until);

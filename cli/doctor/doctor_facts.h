@@ -1,8 +1,8 @@
 #pragma once
 
-// What is known of a job that trains, as `poseidon doctor` looks at it: out of a trace of some
-// iterations (who computed, waited and sent how long), the coordinator's status (cores, disks) and
-// the counters that nodes report before and after (what the trace does not reach back to). Pure.
+// The facts about a training job for `poseidon doctor`: from a trace of some iterations (how long
+// each node computed, waited and sent), the coordinator's status (cores, disks), and the counters
+// that nodes report before and after the trace. Pure.
 
 #include <cstdint>
 #include <map>
@@ -21,8 +21,8 @@ struct DoctorFacts {
     std::string name;  ///< "worker 0 (10.0.0.3:4711)"
     std::uint64_t machine = 0;
     double used = 0.0, wanted = 0.0;  ///< cores, as of the machine
-    // What its streams carry while a message of theirs is on its way, over all peers together;
-    // nothing where it moved too little to tell.
+    // Rates of its streams while a message is under way, over all peers together; empty when it
+    // moved too few bytes.
     std::optional<double> send_bytes_per_s, receive_bytes_per_s;  ///< of its best stream each way
     double send_s = 0.0, receive_s = 0.0;  ///< that any message of its was on its way
     double sent_bytes = 0.0, received_bytes = 0.0;
@@ -32,10 +32,11 @@ struct DoctorFacts {
     /// Forward, backward and the steps of layers that go by SFB. The median of the iterations:
     /// where other programs run too, single ones take long.
     double compute_s = 0.0;
-    /// The mean without the longest one: a process that is stopped now and then is as quick as the
-    /// others in most iterations, and everybody waits in the rest.
+    /// The mean without the longest one: a process that is stopped now and then is as fast as the
+    /// others in most iterations, and all workers wait for it in the rest.
     double compute_mean_s = 0.0;
-    /// That of one in ten that are shortest: what its processor does when it gets to run.
+    /// The shortest tenth of the iterations: the speed of its processor when the process runs
+    /// undisturbed.
     double compute_quick_s = 0.0;
     double stall_s = 0.0;               ///< waiting for parameters
     double input_s = 0.0;               ///< waiting for samples
@@ -69,7 +70,7 @@ struct DoctorFacts {
     Role role = Role::kCoordinator;
     std::string name;  ///< as the node's
     // While the doctor looked.
-    std::map<std::string, double> broken_streams;       ///< by who was at their other end
+    std::map<std::string, double> broken_streams;       ///< by the node at the other end
     std::map<std::string, double> refused_messages;     ///< by reason; those that tell of trouble
     std::map<std::string, double> refused_connections;  ///< likewise
     double shared_memory_bytes = 0.0, socket_bytes = 0.0;  ///< sent
@@ -95,7 +96,7 @@ struct DoctorFacts {
   };
 
   double iteration_s = 0.0;
-  std::int64_t iterations = 0;  ///< that are wholly in the trace, on every node that is told of
+  std::int64_t iterations = 0;  ///< that the trace has completely, on every node
   std::int64_t batch_size = 0;
   bool sixteen_bits = false;
   /// All nodes have one host's address: no network card is between them. (Containers and namespaces
@@ -106,11 +107,11 @@ struct DoctorFacts {
   std::vector<Layer> layers;
   std::vector<Machine> machines;
   std::vector<Daemon> daemons;     ///< those that sent counters before and after
-  std::vector<std::string> notes;  ///< what is missing and why
+  std::vector<std::string> notes;  ///< missing nodes and the reasons
 };
 
 /// A node's buffer may have been full before the last iteration: only those that all nodes recorded
-/// to their end count. Of a node that recorded less than two nothing is said but a note.
+/// to their end count. A node that recorded fewer than two gets a note only.
 DoctorFacts make_facts(const TraceData& trace, const v1::GetStatusResponse& status);
 
 /// Iterations whose events fit into every node's buffer, at most. Not below 1.

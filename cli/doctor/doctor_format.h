@@ -1,6 +1,6 @@
 #pragma once
 
-// What `poseidon doctor` says, as text for people and as JSON for scripts. Pure.
+// The output of `poseidon doctor`, as text for people and as JSON for scripts. Pure.
 
 #include <string>
 #include <vector>

@@ -14,17 +14,17 @@ namespace {
 
 using Role = DoctorFacts::Daemon::Role;
 
-/// A disk with less of itself left is nearly full ...
+/// A disk with a smaller free share is nearly full ...
 constexpr double kFullDisk = 0.1;
 /// ... and so is one without room for this many parts of checkpoints: the next is written before
-/// the oldest goes.
+/// the oldest is removed.
 constexpr double kPartsLeft = 2.0;
-/// So many checkpoints were due since the newest.
+/// This many checkpoints were due since the newest one.
 constexpr double kOverdue = 3.0;
-/// Fewer refusals in a look are a port scan, or an epoch's change.
+/// Fewer refusals in that time may be a port scan, or a change of the epoch.
 constexpr double kManyRefused = 3.0;
 constexpr double kDayS = 86400.0, kCertificateDays = 14.0;
-/// Of what is waited for, so much must be worth a word where shared memory would do.
+/// Minimum share of the waiting to report, when shared memory would avoid it.
 constexpr double kWaitsForPath = 0.1;
 
 std::string counted(const std::map<std::string, double>& counts) {
@@ -109,9 +109,10 @@ class Health {
     std::map<std::string, double> to;
     for (const auto& [peer, count] : daemon.broken_streams) to["to a " + peer] = count;
     add(Finding::Kind::kStreams, daemon.name,
-        absl::StrFormat("streams of %s broke or did not come about in these seconds: %s",
+        absl::StrFormat("streams of %s broke or could not be opened in these seconds: %s",
                         daemon.name, counted(to)),
-        "its log says why and to whom; look at that machine, the network between, and firewalls "
+        "its log names the reason and the other node; check that machine, the network between, and "
+        "firewalls "
         "that cut connections");
   }
 
@@ -122,10 +123,10 @@ class Health {
                         "memory for those of slower workers",
                         server.name, server.paused_streams, server.streams,
                         bytes_text(server.early_gradient_bytes)),
-        "find the slow worker; where all are alike, give the server more --pending-limit-mib");
+        "find the slow worker; if all are equally fast, give the server more --pending-limit-mib");
   }
 
-  /// Only where one machine has them all is it known that no socket need be.
+  /// Only when all processes are on one machine is it certain that no sockets are needed.
   void path() {
     double shared = 0.0, socket = 0.0, stall_s = 0.0;
     for (const auto& daemon : f_.daemons) {
@@ -149,10 +150,10 @@ class Health {
   void samples(const DoctorFacts::Worker& worker) {
     if (worker.corrupt_samples == 0) return;
     add(Finding::Kind::kSamples, worker.node.name,
-        absl::StrFormat("%s could not read %d samples since the epoch began; others stand in for "
-                        "them",
-                        worker.node.name, worker.corrupt_samples),
-        "its log names them; make the data anew (poseidon data pack), or look at its disk");
+        absl::StrFormat(
+            "%s could not read %d samples since the epoch began; other samples replace them",
+            worker.node.name, worker.corrupt_samples),
+        "its log names them; make the data again (poseidon data pack), or check its disk");
   }
 
   static double total(const std::map<std::string, double>& counts) {
@@ -165,13 +166,13 @@ class Health {
       add(Finding::Kind::kRefused, daemon.name,
           absl::StrFormat("%s refuses messages (in these seconds: %s)", daemon.name,
                           counted(daemon.refused_messages)),
-          "its log says whose; is everything of one version?");
+          "its log names the sender; do all nodes run one version?");
     }
     if (total(daemon.refused_connections) >= kManyRefused) {
       add(Finding::Kind::kRefused, daemon.name,
-          absl::StrFormat("%s turns connections away (in these seconds: %s)", daemon.name,
+          absl::StrFormat("%s refuses connections (in these seconds: %s)", daemon.name,
                           counted(daemon.refused_connections)),
-          "its log says why, and who where that is known (docs/security.md)");
+          "its log names the reason and, if known, the other side (docs/security.md)");
     }
   }
 
@@ -183,13 +184,12 @@ class Health {
         *daemon.certificate_left_s > 0.0
             ? absl::StrFormat("the certificate of %s expires in %.1f days", daemon.name,
                               *daemon.certificate_left_s / kDayS)
-            : absl::StrFormat("the certificate of %s has expired: whom it loses does not come "
-                              "back",
+            : absl::StrFormat("the certificate of %s has expired: a node that loses its connection "
+                              "cannot return",
                               daemon.name),
         "make another (poseidon tls issue; poseidon tls init if its authority is what expires), "
-        "copy it there and start the daemon again; "
-        "a coordinator with --job-on-stop keep goes on with its job, any other ends it: poseidon "
-        "checkpoint restore goes on");
+        "copy it there and start the daemon again; a coordinator with --job-on-stop keep continues "
+        "its job, any other ends it: resume it with poseidon checkpoint restore");
   }
 
   const DoctorFacts& f_;

@@ -105,7 +105,7 @@ const std::vector<HealthCase> kHealthCases = {
      [](DoctorFacts& f) {
        daemon(f, "coordinator").refused_connections = {{"unknown_ca", 3}};
      },
-     Kind::kRefused, "coordinator", "turns connections away (in these seconds: 3 unknown_ca)"},
+     Kind::kRefused, "coordinator", "refuses connections (in these seconds: 3 unknown_ca)"},
     {"a_certificate_that_expires",
      [](DoctorFacts& f) { daemon(f, "worker 0").certificate_left_s = 3.5 * kDayS; },
      Kind::kCertificate, "worker 0", "the certificate of worker 0 expires in 3.5 days"},

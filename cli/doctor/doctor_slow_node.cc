@@ -8,15 +8,15 @@
 namespace poseidon {
 namespace {
 
-/// What costs a smaller share of an iteration is not worth a word.
+/// A smaller share of an iteration is not reported.
 constexpr double kWorthOfIteration = 0.1;
 /// A worker or link is slow when the others are faster by this.
 constexpr double kSlowWorker = 1.3, kSlowLink = 4.0;
-/// One that takes so many times as long as its quick iterations, which are as quick as the others',
-/// has no slow processor: it does not get to run in between.
+/// A worker whose mean is this many times its fast iterations, which are as fast as the others',
+/// has no slow processor: something keeps it from running now and then.
 constexpr double kBursts = 2.0;
-/// Where cores are short everybody's times scatter, and it takes more: so much for each core that
-/// is missed per core that is had.
+/// When cores are short the times of all workers scatter, so the limit is higher: by this factor
+/// times core_shortage.
 constexpr double kScatterWorker = 0.4, kScatterLink = 2.0;
 
 using Compute = double DoctorFacts::Worker::*;

@@ -1,8 +1,9 @@
 #pragma once
 
-// The one worker that computes, or the one link that carries, slower than the others. Pure.
+// Finds the one worker that computes more slowly than the others, or the one link that is slower.
+// Pure.
 //
-// Before: doctor_facts.h, doctor_cores.h. After: doctor_diagnose.h says it.
+// Called by: doctor_diagnose.h. Calls: doctor_facts.h, doctor_cores.h.
 
 #include <optional>
 #include <vector>
@@ -11,7 +12,7 @@
 
 namespace poseidon {
 
-/// Whether what costs so much of each iteration is worth a word.
+/// Whether a finding that costs `cost_s` seconds per iteration is worth reporting.
 bool is_worth(const DoctorFacts& facts, double cost_s);
 
 /// Workers, then servers.
@@ -19,30 +20,31 @@ std::vector<const DoctorFacts::Node*> nodes_of(const DoctorFacts& facts);
 
 struct SlowWorker {
   const DoctorFacts::Worker* worker = nullptr;
-  double takes = 0.0, usual = 0.0, cost_s = 0.0;  ///< it, the others; seconds of an iteration
-  bool in_bursts = false;                         ///< and otherwise as quick as the others
+  double takes = 0.0, usual = 0.0,
+         cost_s = 0.0;     ///< this worker, the others; seconds per iteration
+  bool in_bursts = false;  ///< slow for short times only
 };
 
-/// So many times as long as the others it may compute where it is: more where cores are short.
-/// Null: nothing is known of where it is.
+/// The factor by which a worker may be slower than the others: larger on a machine that is short of
+/// cores. `node` is null when the worker's machine is unknown.
 double slow_worker_limit(const DoctorFacts& facts, const DoctorFacts::Node* node);
-/// Computes longer than the others, who then wait for it.
+/// The worker that computes longer than the others, which then wait for it.
 std::optional<SlowWorker> slow_worker(const DoctorFacts& facts);
 
 struct SlowLink {
   const DoctorFacts::Node* node = nullptr;
   bool sends = false;
-  double rate = 0.0, usual = 0.0;  ///< it, the others; bytes per second
-  double busy_s = 0.0;             ///< of an iteration
-  double limit = 0.0;              ///< times that it may be slower
+  double rate = 0.0, usual = 0.0;  ///< this link, the others; bytes per second
+  double busy_s = 0.0;             ///< per iteration
+  double limit = 0.0;              ///< factor by which a link may be slower
 };
 
-/// One node whose best stream, in a direction, is slow where the others' best are not. `stall_s`:
-/// how long workers wait in an iteration.
+/// The one node whose fastest stream in one direction is slow while those of the others are not.
+/// `stall_s`: how long workers wait per iteration.
 std::optional<SlowLink> slow_link(const DoctorFacts& facts, double stall_s);
 
-/// What is on its way to or from a process waits while that stands still. Whether its link is as
-/// good as any in the rest of the time.
+/// Whether the slow worker explains the slow link: while a process stands still, messages to and
+/// from it wait. True when the link is normal the rest of the time.
 bool explains(const DoctorFacts& facts, const SlowWorker& worker, const SlowLink& link);
 
 }  // namespace poseidon

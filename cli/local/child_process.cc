@@ -157,7 +157,7 @@ void ChildProcess::request_stop() {
 void ChildProcess::kill() { signal(SIGKILL); }
 
 void ChildProcess::signal(int number) {
-  // A reaped child's number may belong to somebody else by now.
+  // The number of a reaped child may belong to another process by now.
   if (pid_ > 0 && !poll()) ::kill(pid_, number);
 }
 

@@ -31,7 +31,8 @@ std::string describe_wait_status(int wait_status);
 /// Empty when there is no such file.
 std::string last_lines(const std::filesystem::path& path, std::size_t lines);
 
-/// One child. One thread only; move-only. The destructor kills (SIGKILL) and reaps what still runs.
+/// One child. One thread only; move-only. The destructor kills (SIGKILL) and reaps a child that
+/// still runs.
 class ChildProcess {
  public:
   /// The child has its own process group (so that Ctrl-C reaches only us, and we stop it in order),

@@ -70,12 +70,12 @@ class Signals {
   Signals() {
     sigemptyset(&set_);
     for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&set_, number);
-    // Whoever started us may ignore it, and an ignored child's end is told to nobody.
+    // Our parent may have ignored SIGCHLD, and then the end of a child is not reported.
     ::signal(SIGCHLD, SIG_DFL);
     ::pthread_sigmask(SIG_BLOCK, &set_, nullptr);
   }
 
-  /// Waits at most so long; the signal's number, or nullopt.
+  /// Waits at most `time`; returns the signal's number, or nullopt.
   std::optional<int> wait(Milliseconds time) const {
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time);
     const timespec timeout{.tv_sec = seconds.count(),
@@ -156,7 +156,7 @@ absl::Status LocalCluster::start(const std::string& name, const char* program,
   return absl::OkStatus();
 }
 
-/// An earlier run in the same folder may have been killed: the coordinator would go on with its job
+/// An earlier run in the same folder may have been killed: the coordinator would continue its job
 /// and refuse ours.
 absl::Status LocalCluster::forget_earlier_job() {
   const Nanoseconds end = clock_.now() + kStopTimeout;
@@ -320,7 +320,7 @@ std::string timestamp() {
   return text.data();
 }
 
-/// A new folder for a run that names none, whoever else makes one in the same second.
+/// A new folder for a run that names none, even when another run makes one in the same second.
 absl::StatusOr<fs::path> create_default_folder(const std::string& job_name) {
   const fs::path runs = "runs";
   POSEIDON_RETURN_IF_ERROR(create_folder(runs));
@@ -394,8 +394,7 @@ absl::Status train(LocalCluster& cluster, const LocalOptions& options, const Pre
   POSEIDON_RETURN_IF_ERROR(cluster.start_workers(address, options.workers));
 
   auto client = std::make_unique<CoordinatorClient>(address);
-  // While it does not answer, signals are heard and children that die are seen; a submission looks
-  // at neither.
+  // While it does not answer, signals and dying children are noticed; a submission checks neither.
   const SystemClock clock;
   const Nanoseconds begin = clock.now();
   for (auto status = client->get_status(kStatusTimeout); !status.ok();

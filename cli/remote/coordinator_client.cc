@@ -41,7 +41,7 @@ constexpr int kMaxAnswerBytes = 64 << 20;
 /// take longer.
 constexpr int kKeepaliveMs = 5000, kKeepaliveTimeoutMs = 10000;
 
-/// Ready for a call, with a deadline and what proves who we are.
+/// Ready for a call, with a deadline and our credentials.
 struct CallContext : grpc::ClientContext {
   CallContext(Milliseconds timeout, const Security& security) {
     set_deadline(std::chrono::system_clock::now() + timeout);
@@ -49,7 +49,7 @@ struct CallContext : grpc::ClientContext {
   }
 };
 
-/// A call's end, in words for whoever typed the address.
+/// The error of a call, in words for the user who typed the address.
 absl::Status answer_of(const grpc::Status& status, const std::string& address) {
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
     return absl::UnimplementedError(absl::StrCat(
@@ -94,10 +94,10 @@ struct CoordinatorClient::Connection {
     stub = v1::Coordinator::NewStub(channel);
   }
 
-  /// Until there is a connection; what is left of `timeout` then. A call fails at once on a channel
-  /// whose last attempt to connect failed, and the next attempt comes no further while no thread of
-  /// this process waits for it: without this wait, a coordinator that refused once would not be
-  /// reached for as long as is tried.
+  /// Waits for a connection; returns the rest of `timeout`. A call fails at once on a channel whose
+  /// last attempt to connect failed, and the next attempt makes no progress while no thread of this
+  /// process waits for it. Without this wait, a coordinator that refused once would never be
+  /// reached.
   Milliseconds wait(Milliseconds timeout) {
     const SystemClock clock;
     const Nanoseconds end = clock.now() + timeout;
@@ -137,7 +137,7 @@ absl::StatusOr<v1::GetStatusResponse> CoordinatorClient::get_status(Milliseconds
   v1::GetStatusResponse response;
   const grpc::Status status = connection_->stub->GetStatus(&context, request, &response);
   if (!status.ok()) {
-    // What breaks off once it has worked is no matter of certificates.
+    // A connection that breaks after it has worked does not have a problem with certificates.
     return has_answered_ ? answer_of(status, address_)
                          : security_->explain(answer_of(status, address_));
   }
@@ -162,7 +162,7 @@ absl::StatusOr<v1::GetStatusResponse> CoordinatorClient::wait_for_coordinator(
           static_cast<double>(patience.count()) / 1000, " s, last: ", response.status().message(),
           "); is poseidon-coordinator running there, and is --coordinator its --listen address?"));
     }
-    std::this_thread::sleep_for(kPause);  // who answers at once that it is not ready yet
+    std::this_thread::sleep_for(kPause);  // it may answer at once that it is not ready yet
   }
 }
 

@@ -32,7 +32,7 @@ struct CoordinatorAccess {
 /// models and plans.
 inline constexpr Milliseconds kStatusTimeout{2000};
 inline constexpr Milliseconds kSubmitTimeout{30000};
-/// Of all other calls, which it answers from memory.
+/// Timeout of all other calls, which the coordinator answers from memory.
 inline constexpr Milliseconds kCallTimeout{5000};
 
 /// INVALID_ARGUMENT unless a coordinator can take it for --run-dir: absolute, as a folder of its
@@ -45,8 +45,8 @@ class CoordinatorClient {
   /// `address` is HOST:PORT. Connects with the first call.
   explicit CoordinatorClient(std::string address,
                              std::shared_ptr<Security> security = Security::none());
-  /// The same for an operator's command. INVALID_ARGUMENT for what cannot be an address, and for
-  /// TLS files and tokens that are no good.
+  /// The same for an operator's command. INVALID_ARGUMENT for an invalid address, and for invalid
+  /// TLS files and tokens.
   static absl::StatusOr<std::unique_ptr<CoordinatorClient>> make(const CoordinatorAccess& access);
   ~CoordinatorClient();
 
@@ -70,7 +70,7 @@ class CoordinatorClient {
   absl::StatusOr<v1::SubmitResponse> submit(const v1::SubmitRequest& request, Milliseconds timeout);
 
   // ---- checkpoints; errors are the coordinator's answer, UNAVAILABLE names the address. Each
-  // waits for a connection for at most `timeout`, and for its answer for what is left of it ----
+  // waits for a connection for at most `timeout`, and for its answer for the rest of it ----
   absl::StatusOr<v1::ListCheckpointsResponse> list_checkpoints(Milliseconds timeout);
   absl::StatusOr<v1::RequestCheckpointResponse> request_checkpoint(Milliseconds timeout);
   absl::StatusOr<v1::LocateCheckpointResponse> locate_checkpoint(

@@ -25,7 +25,7 @@ struct TraceData {
   };
   v1::TraceHead head;
   std::vector<Node> nodes;
-  std::vector<std::string> notes;  ///< what is missing and why
+  std::vector<std::string> notes;  ///< missing nodes and the reasons
 
   bool has_tail = false;
 

@@ -9,7 +9,7 @@ namespace {
 
 AtSignal::LastThings last_things;  // read by the handler, while it is one
 
-/// Calls nothing but what a handler may call.
+/// Calls only async-signal-safe functions.
 void end_by(int number) {
   if (!last_things.remove.empty()) static_cast<void>(::unlink(last_things.remove.c_str()));
   static_cast<void>(!::write(STDERR_FILENO, last_things.words.data(), last_things.words.size()));

@@ -91,7 +91,7 @@ absl::StatusOr<std::optional<std::string>> save_outcome(const v1::RequestCheckpo
   }
   if (list.job_id() != asked.job_id() || list.ended()) {
     return absl::AbortedError(
-        absl::StrCat("job ", asked.job_id(), " ended before the checkpoint was whole; now ",
+        absl::StrCat("job ", asked.job_id(), " ended before the checkpoint was complete; now ",
                      list.state().empty() ? "there is no job" : list.state()));
   }
   if (list.epoch() != asked.epoch()) {

@@ -13,7 +13,7 @@
 
 namespace poseidon {
 
-/// An array, oldest first; then the newest attempt that failed and the one in the making, both with
+/// An array, oldest first; then the newest failed attempt and the one in progress, both with
 /// committed false, a reason, and no time.
 nlohmann::json checkpoints_to_json(const v1::ListCheckpointsResponse& list);
 

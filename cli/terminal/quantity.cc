@@ -38,12 +38,12 @@ absl::StatusOr<double> parse(std::string_view flag, std::string_view text,
         str_cat(flag, " \"", text, "\" must be a number with a unit from ", range.min, " to ",
                 range.max, " in basic units, like ", example));
   };
-  // The number is as long as it can be: "5e9bit" is 5e9 bit.
+  // Takes the longest number: "5e9bit" is 5e9 bit.
   for (std::size_t length = text.size(); length > 0; --length) {
     double number = 0.0;
     const std::string_view digits = text.substr(0, length);
     const char last = digits.back();
-    // SimpleAtod also takes "inf", "nan", "0x10" and spaces around.
+    // SimpleAtod also accepts "inf", "nan", "0x10" and surrounding spaces.
     if (!absl::ascii_isdigit(static_cast<unsigned char>(last)) && last != '.') continue;
     if (digits.find_first_not_of("0123456789.eE+-") != digits.npos) continue;
     if (!absl::SimpleAtod(to_absl(digits), &number) || !std::isfinite(number)) continue;

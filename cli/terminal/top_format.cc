@@ -53,7 +53,7 @@ std::vector<std::string> head(const v1::GetStatusResponse& status, std::size_t c
   if (const auto left = seconds_left(status); left && status.state() == "running") {
     absl::StrAppend(&first, "  ", format_duration(*left), " left");
   }
-  // The bar takes what is left of the line, if that is worth it.
+  // The bar takes the rest of the line, if it is wide enough.
   constexpr std::size_t kFrame = 4;  // two blanks and the brackets
   if (status.iterations() > 0 && first.size() + kFrame + kBarWidth <= columns) {
     absl::StrAppend(&first, "  ",

@@ -49,12 +49,12 @@ absl::StatusOr<v1::GetStatusResponse> poll_until_end(CoordinatorClient& client,
       return absl::UnavailableError(
           absl::StrCat("the coordinator at ", client.address(), " has not answered for ",
                        options.silence_limit.count() / 1000, " s: ", status.status().message(),
-                       "; the job may go on without it, and `poseidon status` tells of it when it "
+                       "; the job may continue without it, and `poseidon status` shows it when it "
                        "answers again"));
     } else if (now - last_answer > kSilenceRemark) {
       options.write(progress.unheard(
           absl::StrCat("the coordinator at ", client.address(),
-                       " does not answer; the job may go on without it, and we wait for it for ",
+                       " does not answer; the job may continue without it; waiting for it for ",
                        options.silence_limit.count() / 1000, " s")));
     }
     if (absl::Status status_of_pause = options.pause(options.poll_interval);

@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-/// Always-on check for programming errors (never for bad input: that is an absl::Status).
-/// Prints the condition, place and a word of explanation, then aborts.
+/// Always-on check for programming errors (never for bad input: that is an absl::Status). Prints
+/// the condition, the place and an explanation, then aborts.
 #define POSEIDON_CHECK(condition, message)                                                  \
   do {                                                                                      \
     if (!(condition)) {                                                                     \

@@ -1,6 +1,6 @@
 #pragma once
 
-// Time, and the seam to it.
+// Time, and the interface that tests replace.
 //
 // Called by: main(), which uses the machine's clock; tests and simulations use a ManualClock.
 // Calls: nothing. Deciding code receives `now` as an argument; a Transport has its own clock

@@ -8,9 +8,9 @@
 namespace poseidon {
 namespace {
 
-constexpr std::size_t kKeyBytes = 120;  // of it; what follows makes no difference
+constexpr std::size_t kKeyBytes = 120;  // of a message; the rest is not compared
 
-/// Without digits and quoted text, which strangers may have written.
+/// Without digits and quoted text, which may come from strangers.
 std::string key_of(std::string_view line) {
   std::string key;
   bool quoted = false, escaped = false;
@@ -36,7 +36,7 @@ double LogLimit::tokens_at(const Kind& kind, Nanoseconds now) const {
   return std::min(kind.tokens + std::max(refill, 0.0), static_cast<double>(options_.burst));
 }
 
-/// Where too many are in use, those that come new share one.
+/// When too many are in use, new kinds share one.
 LogLimit::Kind& LogLimit::kind_of(std::string key, Nanoseconds now) {
   const Kind fresh{static_cast<double>(options_.burst), now, /*left_out=*/0};
   if (const auto found = kinds_.find(key); found != kinds_.end()) return found->second;

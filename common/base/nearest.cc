@@ -54,7 +54,7 @@ bool is_part_of(std::string_view part, std::string_view whole) {
   return part.size() >= kFewestLetters && whole.find(part) != std::string_view::npos;
 }
 
-/// For who means a name, and writes more or less of it than there is.
+/// For a user who writes a name that is too long or too short.
 template <typename Name>
 std::string related(const std::string& wanted, std::span<const Name> known) {
   for (const auto related : {is_part_of, abbreviates}) {

@@ -16,7 +16,7 @@
 namespace poseidon {
 namespace {
 
-/// More than any kernel is built for.
+/// More CPUs than any kernel supports.
 constexpr int kMostCores = 1 << 20;
 
 struct FreeSet {
@@ -35,7 +35,7 @@ double waited_seconds() {
     std::ifstream file(thread.path() / "schedstat");
     std::uint64_t ran = 0;
     std::uint64_t waited = 0;
-    if (file >> ran >> waited) waited_ns += waited;  // else the thread has just ended
+    if (file >> ran >> waited) waited_ns += waited;  // otherwise the thread has just ended
   }
   return static_cast<double>(waited_ns) * 1e-9;
 }
@@ -43,7 +43,8 @@ double waited_seconds() {
 }  // namespace
 
 std::uint32_t allowed_cores(AffinityCall affinity) {
-  // A set that is too small for the machine is refused (EINVAL), and the size it needs not told.
+  // The kernel refuses a set that is too small for the machine (EINVAL), without telling the
+  // necessary size.
   for (int cores = CPU_SETSIZE; cores <= kMostCores; cores *= 2) {
     const std::unique_ptr<cpu_set_t, FreeSet> set(CPU_ALLOC(static_cast<std::size_t>(cores)));
     const std::size_t bytes = CPU_ALLOC_SIZE(static_cast<std::size_t>(cores));

@@ -113,7 +113,7 @@ absl::StatusOr<std::vector<PieceRange>> PieceIndex::covering(LayerIndex layer, s
   const auto found = of_layer_.find(layer);
   const std::span<const PieceId> ids =
       found == of_layer_.end() ? std::span<const PieceId>() : found->second;
-  // In ascending order by construction; where a stranger's are not, it looks like a hole.
+  // In ascending order by construction; foreign pieces in another order look like a hole.
   const auto first = std::ranges::partition_point(ids, [&](PieceId id) {
     const CheckpointPiece& piece = pieces_[id.value()];
     return piece.offset + piece.elements <= offset;

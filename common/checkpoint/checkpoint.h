@@ -1,6 +1,6 @@
 #pragma once
 
-// What a checkpoint consists of, and how its pieces fit a cluster of another shape. Pure.
+// The parts of a checkpoint, and how its pieces fit a cluster of another shape. Pure.
 //
 // Called by: servers, which store pieces (server/store/checkpoint_keeper.h); the coordinator, which
 // commits (coordinator/job/checkpoint_commit.h); servers and workers of a later epoch, which fetch

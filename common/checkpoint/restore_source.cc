@@ -19,8 +19,7 @@ absl::StatusOr<StoreRequest> read_request(const RestoreSource& source, PieceId p
   if (request.address.empty()) {
     return absl::UnavailableError(absl::StrCat(
         "piece ", piece.value(), " of checkpoint ", snapshot_name(source.snapshot),
-        ": no server that keeps it is here; start poseidon-server with the --data-dir ",
-        "that has it"));
+        ": no connected server has it; start poseidon-server with the --data-dir ", "that has it"));
   }
   request.header.operation = StoreOperation::kRead;
   request.header.snapshot = source.snapshot;

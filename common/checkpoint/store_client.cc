@@ -276,7 +276,7 @@ std::string StoreTransfer::explained(const std::string& what) const {
 
 void StoreTransfer::finish(const absl::Status& status) {
   if (std::exchange(ended_, true)) return;
-  // Not from within a stream's event: whoever hears it may destroy us.
+  // Not from within a stream's event: the callback may destroy us.
   transport_->post([this, alive = alive_, status] {
     if (!*alive) return;
     for (auto& connection : connections_) connection->stream_.reset();

@@ -76,7 +76,7 @@ absl::Status check_words(const CLI::App& app, std::span<const char* const> words
   for (std::size_t i = 0; i < words.size(); ++i) {
     const std::string_view word = words[i];
     if (word == "--") return absl::OkStatus();
-    // "-" is a file's name for some, and "-1" a number.
+    // "-" may be a file name, and "-1" a number.
     const bool is_option = word.size() > 1 && word[0] == '-' && !(word[1] >= '0' && word[1] <= '9');
     if (!is_option) {
       const absl::StatusOr<const CLI::App*> next = subcommand(*command, word);
@@ -86,7 +86,7 @@ absl::Status check_words(const CLI::App& app, std::span<const char* const> words
     }
     const std::size_t equals = word.find('=');
     const bool is_long = word[1] == '-';
-    // Of "-xVALUE" the first letter.
+    // The option "-x" of "-xVALUE".
     const std::string name(is_long ? word.substr(0, equals) : word.substr(0, 2));
     const CLI::Option* const option = command->get_option_no_throw(name);
     if (option == nullptr) return no_option(*command, is_long ? name : word);
@@ -103,14 +103,14 @@ using Json = nlohmann::json;
 constexpr char kOption[] = "--config";
 constexpr JsonLimits kLimits{.max_bytes = 1 << 20, .max_depth = 4};
 
-/// CLI11 hands over the files one after the other, the last one first.
+/// CLI11 passes the files one by one, the last one first.
 class JsonConfig final : public CLI::Config {
  public:
   explicit JsonConfig(const CLI::App* app) : app_(app) {}
 
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
     const std::string file = next_file();
-    // Not by reading from the stream: that throws what CLI11 does not expect.
+    // Not by reading from the stream: that throws exceptions that CLI11 does not expect.
     std::string text;
     for (std::istreambuf_iterator<char> at(input), end;
          at != end && text.size() <= kLimits.max_bytes; ++at) {
@@ -138,7 +138,7 @@ class JsonConfig final : public CLI::Config {
     return found;
   }
 
-  /// Nobody asks for a file out of the options in force.
+  /// The options in force do not need a file.
   std::string to_config(const CLI::App* /*app*/, bool /*defaults*/, bool /*descriptions*/,
                         std::string /*prefix*/) const override {
     return "";
@@ -173,7 +173,7 @@ class JsonConfig final : public CLI::Config {
   }
 
   const CLI::App* const app_;
-  // CLI11 reads by a const function.
+  // CLI11 reads through a const function.
   mutable std::size_t read_ = 0;  ///< files so far
   mutable std::map<std::string, std::string> sources_;
 };

@@ -34,7 +34,7 @@ class ConfigFileTest : public ::testing::Test {
     return path.string();
   }
 
-  /// "" or what is wrong.
+  /// "" or the error.
   std::string parse(std::vector<std::string> arguments) {
     std::reverse(arguments.begin(), arguments.end());
     try {

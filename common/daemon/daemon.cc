@@ -71,7 +71,7 @@ void open_many_files() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);  // what cannot be raised stays
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // a limit that cannot be raised stays
 }
 
 /// In this thread and those that it will start.
@@ -80,7 +80,7 @@ sigset_t block_stop_signals() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
-  // A terminal that is closed; who was started with nohup wants to outlive it.
+  // The terminal was closed; a process started with nohup must outlive it.
   struct sigaction on_hangup {};
   POSEIDON_CHECK(::sigaction(SIGHUP, nullptr, &on_hangup) == 0, "SIGHUP is a signal");
   if (on_hangup.sa_handler != SIG_IGN) sigaddset(&signals, SIGHUP);
@@ -110,7 +110,7 @@ absl::StatusOr<HostPort> parse_host_port(std::string_view text, PortZero port_ze
   } else {
     if (host.empty()) return wrong_address(text, "the host is missing");
     if (!std::all_of(host.begin(), host.end(), plain_host_character)) {
-      return wrong_address(text, "the host has a character that no host has (IPv6 needs brackets)");
+      return wrong_address(text, "the host has an invalid character (IPv6 needs brackets)");
     }
   }
   if (host.size() > kMaxHostLength) return wrong_address(text, "the host is too long");

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the three daemons share: logging, signals, addresses, the options every daemon has. Nothing
-// here is on the data path.
+// Shared code of the three daemons: logging, signals, addresses, common options. Nothing here is on
+// the data path.
 //
 // Called by: the main() of each daemon, which then wires the parts. Calls: common/daemon/log.h,
 // common/daemon/command_line.h. Errors are for people: they name the option and the remedy.
@@ -102,7 +102,7 @@ struct DaemonOptions {
 void add_daemon_options(CLI::App& app, DaemonOptions& options);
 
 /// Opens /dev/null for each of descriptors 0 to 2 that is closed. Otherwise a file opened later
-/// would receive what is written to stdout or stderr. First thing in main().
+/// would receive the output to stdout or stderr. First thing in main().
 void open_standard_streams();
 
 /// The main() of a daemon once its options are declared: reads the command line into them, then

@@ -51,8 +51,8 @@ class ContextFlag final : public spdlog::custom_flag_formatter {
   }
 };
 
-/// The message; spaces for its control characters, as names from elsewhere stand in it and nobody
-/// shall write a line of his own with one. (JSON has escapes for them.)
+/// The message, with spaces for control characters: it may contain names from other machines, which
+/// must not add lines to the log. (JSON has escapes for them.)
 class MessageFlag final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm& /*time*/,
@@ -82,7 +82,8 @@ class JsonFormatter final : public spdlog::formatter {
   spdlog::pattern_formatter time_{"%Y-%m-%dT%H:%M:%S.%eZ", spdlog::pattern_time_type::utc, ""};
 };
 
-/// To stderr; what the limit leaves out is counted and told with the next line like it.
+/// To stderr. Lines dropped by the limit are counted, and the next line of that kind reports their
+/// number.
 class LimitedStderr final : public spdlog::sinks::base_sink<std::mutex> {
  protected:
   void sink_it_(const spdlog::details::log_msg& message) override {

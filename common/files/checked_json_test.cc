@@ -53,8 +53,8 @@ TEST(CheckedJson, SaysWhatToDo) {
   other.replace(other.find("6400"), 4, "4400");
   EXPECT_TRUE(absl::IsDataLoss(read(other)));
   EXPECT_THAT(std::string(read(other).message()),
-              AllOf(StartsWith("record: its checksum is "), HasSubstr("take a copy that is whole"),
-                    HasSubstr("takes the line of the checksum out")));
+              AllOf(StartsWith("record: its checksum is "), HasSubstr("use an intact copy"),
+                    HasSubstr("remove the line with the checksum")));
 }
 
 TEST(CheckedJson, WhoEditsTakesTheLineOut) {

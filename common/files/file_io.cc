@@ -107,7 +107,7 @@ absl::Status rename_folder(const std::filesystem::path& from, const std::filesys
 }
 
 absl::StatusOr<Descriptor> open_file(const std::filesystem::path& path) {
-  // O_NONBLOCK: the open of a pipe without a writer would wait for ever.
+  // O_NONBLOCK: opening a pipe without a writer would block.
   Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.is_open()) return system_error(path, "cannot open", errno);
   struct stat info {};
@@ -167,7 +167,7 @@ absl::StatusOr<Descriptor> lock_file(const std::filesystem::path& path) {
   if (!file.is_open()) return system_error(path, "cannot create", errno);
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) {  // of some network file systems
-      return system_error(path, "cannot lock, which this file system may not offer", errno);
+      return system_error(path, "cannot lock (the file system may not support it)", errno);
     }
     return absl::AlreadyExistsError(str_cat(path.string(), ": another process has locked it"));
   }
@@ -228,8 +228,8 @@ absl::Status AtomicFile::open() {
       is_link && !follows ? std::filesystem::file_status(std::filesystem::file_type::not_found)
                           : std::filesystem::status(path_, error);
   if (is_link && std::filesystem::exists(there)) {
-    // The system has followed it just now: it does not follow a stranger's link in a folder that
-    // everybody may write to.
+    // The system has followed it: it does not follow another user's link in a world-writable
+    // folder.
     const std::filesystem::path target = std::filesystem::canonical(path_, error);
     if (error) return system_error(path_, "cannot follow the link", error.value());
     path_ = target;
@@ -284,7 +284,7 @@ void remove_leftovers(const std::filesystem::path& path) {
     return name.starts_with(prefix) && name.size() > prefix.size() &&
            name.find_first_not_of("0123456789-", prefix.size()) == std::string::npos;
   };
-  std::error_code error;  // what cannot be removed costs its bytes and no more
+  std::error_code error;  // a file that cannot be removed only wastes its bytes
   std::filesystem::directory_iterator entry(path.parent_path(), error);
   std::vector<std::filesystem::path> leftovers;
   for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {

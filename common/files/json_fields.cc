@@ -115,7 +115,7 @@ class StrictnessCheck final : public nlohmann::json_sax<Json> {
   std::string error_;
 };
 
-/// 1.0 or 1e3, which look like what is wanted.
+/// 1.0 or 1e3, which look like integers.
 bool is_whole_float(const Json& json) {
   return json.is_number_float() && std::trunc(json.get<double>()) == json.get<double>();
 }
@@ -160,7 +160,7 @@ absl::StatusOr<Json> parse_json(std::string_view text, std::string_view source,
                                               limits.max_bytes, " are allowed"));
   }
   if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) {
-    return absl::InvalidArgumentError(str_cat(source, ": is empty; a JSON object {...} is wanted"));
+    return absl::InvalidArgumentError(str_cat(source, ": is empty; expected a JSON object {...}"));
   }
   // The parser takes it for the end, whatever comes behind it.
   if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
@@ -428,7 +428,7 @@ constexpr std::size_t kSumBytes = 8;
 /// Of the first line, behind the sum.
 constexpr std::size_t kTailBytes = 3;
 
-/// The document up to what is summed up.
+/// The document up to the part with the checksum.
 std::string head(std::string_view sum) { return str_cat("{\n \"", kKey, "\": \"", sum, "\",\n"); }
 
 }  // namespace
@@ -455,12 +455,12 @@ absl::StatusOr<nlohmann::json> parse_checked_json(std::string_view text, std::st
     if (sum != is || !text.starts_with(head(sum))) {
       return absl::DataLossError(str_cat(
           source, ": its checksum is ", printable(sum), ", and that of what follows it ", is,
-          ": a disk or a memory has changed the file since it was written; take a copy that "
-          "is whole. Whoever has changed it on purpose takes the line of the checksum out"));
+          ": the file has changed since it was written (a faulty disk or memory?); use an intact "
+          "copy. If you changed it on purpose, remove the line with the checksum"));
     }
   }
   POSEIDON_ASSIGN_OR_RETURN(nlohmann::json json, parse_json(text, source, limits));
-  // Anywhere else it is a member that nobody knows.
+  // Anywhere else it is an unknown member.
   if (!sum.empty()) json.erase(kKey);
   return json;
 }

@@ -38,7 +38,7 @@ TEST(ParseJson, AValueThatCannotBeReadIsNamed) {
         << value;
   }
   EXPECT_THAT(parse_error("1e999"), StartsWith("file: number overflow"));
-  // Between two keys it is nobody's value.
+  // Between two keys it belongs to no value.
   EXPECT_THAT(parse_error(R"({"o": {"a": 1 "b": 2}})"), StartsWith("file: o: parse error"));
   EXPECT_THAT(parse_error(R"({"o": {}, })"), StartsWith("file: parse error"));
 }

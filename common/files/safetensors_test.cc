@@ -131,7 +131,8 @@ TEST(Safetensors, OtherDtypes) {
   EXPECT_EQ(header->tensors[0].elements, 1u);
 }
 
-// Of a later version of the format, perhaps packed: whoever does not want them need not know them.
+// Types of a later version of the format, perhaps packed: a reader that does not use them need not
+// know them.
 TEST(Safetensors, DtypesThatWeDoNotKnowKeepTheirPlace) {
   const auto header = parse(file_of(R"({"a":{"dtype":"F6_E2M3","shape":[4],"data_offsets":[0,3]},)"
                                     R"("b":{"dtype":"F32","shape":[1],"data_offsets":[3,7]}})",

@@ -92,7 +92,7 @@ class ConnectionLimits : public ::testing::Test {
     EXPECT_EQ(host_.accepted, count);
   }
 
-  /// Ours, but that a test need not wait so long.
+  /// Our limits, but with times that suit a test.
   const PortLimits limits_{.handshake = Milliseconds(1000), .idle = Milliseconds(1000)};
   Host host_;
   std::unique_ptr<GrpcTransport> server_;

@@ -1,11 +1,11 @@
 #pragma once
 
-// gRPC calls as streams: the asynchronous state machines under grpc_transport.cc, and nothing
-// else's business. Everything runs on the transport's loop.
+// gRPC calls as streams: the asynchronous state machines that only grpc_transport.cc uses.
+// Everything runs on the transport's loop.
 //
-// Called by: grpc_transport.cc opens a call, or has one coming in, and takes what the completion
-// queue gives. Calls: gRPC has the operations, at most one read and one write of a call at a time;
-// the stream's handler hears how they end.
+// Called by: grpc_transport.cc, which opens and accepts calls and passes on the results of the
+// completion queue. Calls: gRPC, with at most one read and one write of a call at a time; the
+// stream's handler, with the results.
 
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -29,7 +29,7 @@
 
 namespace poseidon::grpc_internal {
 
-/// What the completion queue hands back. Loop only.
+/// The tag that the completion queue returns. Loop only.
 class Tag {
  public:
   virtual void complete(bool ok) = 0;
@@ -38,8 +38,8 @@ class Tag {
   ~Tag() = default;
 };
 
-/// The codes that gRPC itself uses for a broken or reset connection become UNAVAILABLE; what the
-/// other side said stays as it is.
+/// The codes that gRPC itself uses for a broken or reset connection become UNAVAILABLE; the other
+/// side's own status is unchanged.
 inline absl::Status from_grpc(const grpc::Status& status) {
   switch (status.error_code()) {
     case grpc::StatusCode::CANCELLED:
@@ -59,7 +59,7 @@ inline std::string numeric_address(const std::string& uri) {
 }
 
 /// The prefix is copied into a slice of its own; the payload is referred to, and its owner is held
-/// until gRPC needs it no more.
+/// until gRPC no longer needs it.
 inline grpc::ByteBuffer to_byte_buffer(OutgoingMessage message) {
   std::array<grpc::Slice, 2> slices{
       grpc::Slice(message.prefix.view().data(), message.prefix.size()), grpc::Slice()};
@@ -85,7 +85,7 @@ inline Bytes to_bytes(const grpc::ByteBuffer& buffer) {
 
 class Call;
 
-/// What the loop knows of all calls. Loop only.
+/// The loop's state of all calls. Loop only.
 struct CallBook {
   std::set<Call*> live;
   std::int64_t operations = 0;  ///< that gRPC holds, over all calls
@@ -108,7 +108,7 @@ class Call {
     POSEIDON_CHECK(!write_pending_ && (!closing_ || peer_gone_),
                    "one write at a time, and none after close");
     write_pending_ = true;
-    if (peer_gone_) return;  // the user hears of it by on_closed, and need not know before
+    if (peer_gone_) return;  // on_closed reports it to the user
     outgoing_ = to_byte_buffer(std::move(message));
     if (started_ && !ended_) issue_write();
   }
@@ -137,7 +137,7 @@ class Call {
   void silence() {
     handler_ = nullptr;
     if (!closing_) cancel();
-    resume_reads();  // so that a paused call hears of its end
+    resume_reads();  // so that a paused call sees its end
   }
 
   void abort() {
@@ -231,7 +231,7 @@ class Call {
   bool closing_ = false;  ///< close was called
   /// The other end reads no more, and closing_ is our answer to that, not the user's wish.
   bool peer_gone_ = false;
-  bool ended_ = false;         ///< on_closed is delivered, or nobody wants it
+  bool ended_ = false;         ///< on_closed was delivered, or the user is gone
   bool has_received_ = false;  ///< a message
   Operation read_{this, &Call::on_read};
   Operation write_{this, &Call::on_write};
@@ -268,7 +268,7 @@ class ClientCall final : public Call {
     if (close_status_.ok()) {
       stream_->WritesDone(half_close_.begin());
     } else {
-      cancel();  // a client has no other way to say that it does not want to go on
+      cancel();  // a client has no other way to end the call
     }
   }
   void on_start_done(bool ok) {
@@ -281,7 +281,7 @@ class ClientCall final : public Call {
   void on_half_close_done(bool /*ok*/) {}
   void on_read_end() override { stream_->Finish(&status_, finish_.begin()); }
   void on_finish_done(bool /*ok*/) {
-    // What breaks off once it has worked is no matter of certificates.
+    // A call that breaks after it has worked does not have a problem with certificates.
     end(has_received_ ? from_grpc(status_) : security_->explain(from_grpc(status_)));
   }
 
@@ -347,9 +347,9 @@ class ServerCall final : public Call {
 
  private:
   void on_request_done(bool ok) {
-    if (!ok) {  // the listener shuts down before anybody called; `done_` will not come either
+    if (!ok) {  // the listener shuts down before a call came; `done_` will not come either
       ended_ = finished_ = true;
-      const CallStream unused(this);  // gives up the handle that nobody got
+      const CallStream unused(this);  // releases the handle, which was never passed on
       return;
     }
     requested_ = true;
@@ -385,7 +385,7 @@ class ServerCall final : public Call {
   void on_read_end() override {
     if (closing_ || ended_) return;
     peer_gone_ = true;
-    close(absl::OkStatus());  // the client has said all; harmless if it was cut
+    close(absl::OkStatus());  // the client has ended its side; harmless if it was cut
   }
   void finish(const grpc::Status& status) {
     if (std::exchange(finished_, true)) return;

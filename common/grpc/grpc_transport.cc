@@ -35,7 +35,7 @@ using grpc_internal::Tag;
 constexpr int kTcpReadChunkBytes = 256 << 10;
 /// Of one attempt: a machine that is switched off answers none.
 constexpr Milliseconds kConnectTimeout{5000};
-/// Between two looks at what still connects.
+/// Interval of checks of channels that still connect.
 constexpr Milliseconds kConnectingPause{1000};
 
 }  // namespace
@@ -137,7 +137,7 @@ class GrpcTransport::Impl {
         return;
       }
     }
-    function();  // the loop's thread has ended: whoever cleans up now is alone
+    function();  // the loop's thread has ended: this thread is the only one
   }
 
   void post_after(Nanoseconds delay, std::function<void()> function) {
@@ -147,7 +147,7 @@ class GrpcTransport::Impl {
   Nanoseconds now() const { return clock_.now(); }
 
  private:
-  /// gRPC (1.51) loses the socket of a channel that goes while it connects: it stays for ever.
+  /// gRPC (1.51) leaks the socket of a channel that is destroyed while it connects.
   void hold_while_connecting(const std::shared_ptr<grpc::Channel>& channel) {
     if (connecting_.empty()) post_after(kConnectingPause, [this] { let_go_of_connected(); });
     connecting_.push_back(channel);
@@ -187,7 +187,7 @@ class GrpcTransport::Impl {
     }
   };
 
-  /// A pair of what gRPC's queue gives.
+  /// A result of gRPC's queue.
   struct Completed {
     Tag* tag = nullptr;
     bool ok = false;
@@ -248,7 +248,7 @@ class GrpcTransport::Impl {
   }
 
   void run() {
-    run_posted(/*alarm_fired=*/false);  // what was posted before the queue took alarms
+    run_posted(/*alarm_fired=*/false);  // tasks posted before the queue took alarms
     if (sockets_ != nullptr) waiter_ = std::thread([this] { wait_for_grpc(); });
     if (server_ != nullptr) new ServerCall(&book_, &listener_);  // NOLINT: deletes itself
     while (!stopping_) {
@@ -320,7 +320,8 @@ class GrpcTransport::Impl {
     for (auto& function : batch) function();
   }
 
-  /// Nobody hears an event any more; gRPC gives back every operation it holds, then the queue ends.
+  /// No events are delivered any more. gRPC returns every operation that it holds, then the queue
+  /// ends.
   void shut_down() {
     listener_.stopping = true;
     port_.reset();

@@ -11,9 +11,9 @@
 // there is TLS.
 //
 // Ownership: a payload is referred to, not copied, and its owner is held until gRPC needs it no
-// more. A message that came belongs to whoever it is given to.
-// Errors: a connection that breaks or cannot be made is UNAVAILABLE, whatever gRPC calls it; a
-// refusal of the other side keeps its code and its words.
+// more. A received message belongs to its handler. Errors: a connection that breaks or cannot be
+// made is UNAVAILABLE, whatever gRPC calls it; a refusal of the other side keeps its code and its
+// words.
 
 #include <memory>
 #include <optional>
@@ -33,9 +33,9 @@ struct GrpcTransportOptions {
   /// A peer that answers no ping for this long has its streams cut.
   Milliseconds keepalive_interval{10000};
   Milliseconds keepalive_timeout{10000};
-  /// Who we are to others, and whom we let in.
+  /// Our credentials, and the checks of callers.
   std::shared_ptr<Security> security = Security::none();
-  /// What those may take who connect to us.
+  /// Limits for the connections of callers.
   PortLimits port{};
 };
 
@@ -48,11 +48,11 @@ class GrpcTransport final : public Transport {
   /// Stops the loop; all streams and their handlers' owners must be gone or never touched again.
   ~GrpcTransport() override;
 
-  /// The same loop and port for streams of another method ("/package.Service/Method"): what its
-  /// `connect` opens and its `listen` accepts. A process has one port: whoever listens second, for
-  /// another method, gives the address that the first was told. Before start(). Lives as long as
-  /// this transport. Each call makes one.
-  /// `keepalive`: interval and timeout of what `connect` opens, instead of the options'.
+  /// The same loop and port for streams of another method ("/package.Service/Method"): for the
+  /// streams that its `connect` opens and its `listen` accepts. A process has one port: a second
+  /// listener, for another method, passes the address that the first one got. Before start(). Lives
+  /// as long as this transport. Each call makes one. `keepalive`: interval and timeout of the
+  /// streams that `connect` opens, instead of the options'.
   Transport& add_method(std::string_view method,
                         std::optional<Milliseconds> keepalive = std::nullopt);
 
@@ -61,7 +61,7 @@ class GrpcTransport final : public Transport {
   absl::StatusOr<std::string> listen(const std::string& address, Acceptor* acceptor) override;
   /// Starts the loop's thread. `post` works before it; everything else needs it.
   void start();
-  /// Ends the loop's thread: closes the listener, cancels all streams, runs what was posted.
+  /// Ends the loop's thread: closes the listener, cancels all streams, runs all posted tasks.
   /// Idempotent.
   void stop();
 

@@ -129,7 +129,7 @@ class Connections : public ::testing::Test {
     arguments.SetString(GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, "server.poseidon.internal");
     return grpc::CreateCustomChannel(address_, credentials, arguments);
   }
-  /// What a stock gRPC client hears from `method`.
+  /// The status that a stock gRPC client gets from `method`.
   grpc::Status call(const std::shared_ptr<grpc::ChannelCredentials>& credentials,
                     const std::string& method) const {
     return call(channel(credentials), method);

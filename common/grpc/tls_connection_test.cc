@@ -1,5 +1,5 @@
-// Streams in TLS on loopback, through somebody in the middle who can read and change every byte,
-// and strangers at the same port.
+// Streams in TLS on loopback, through a man in the middle who can read and change every byte, and
+// strangers at the same port.
 
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
@@ -171,7 +171,7 @@ class Middle {
   std::unique_ptr<ConnectionDoor> door_;
 };
 
-/// Says one thing and hears what comes of it.
+/// Sends one message and waits for the result.
 class Caller final : public StreamHandler {
  public:
   ReadNext on_message(Bytes message) override {
@@ -414,7 +414,8 @@ grpc::Status call(const std::shared_ptr<grpc::Channel>& channel, const std::stri
 }
 
 TEST_F(TlsConnections, NothingIsUnpacked) {
-  // 16 MiB of zeros in some KB: what is unpacked before it is looked at has no bound.
+  // 16 MiB of zeros in some KB: a message that is decompressed before it is checked has no size
+  // limit.
   grpc::ChannelArguments arguments;
   arguments.SetCompressionAlgorithm(GRPC_COMPRESS_GZIP);
   arguments.SetMaxReceiveMessageSize(-1);

@@ -40,7 +40,7 @@ std::optional<absl::Status> decode_end(std::string_view text) {
   return absl::Status(static_cast<absl::StatusCode>(code), to_absl(text.substr(4)));
 }
 
-// ---- what is sent ----
+// ---- sending ----
 
 void FrameWriter::send_opening(std::string text) {
   POSEIDON_CHECK(text.size() <= kMaxOpeningBytes, "a method and a token are short");
@@ -132,7 +132,7 @@ void FrameWriter::begin_message_frame() {
   frame_is_message_ = true;
 }
 
-// ---- what is received ----
+// ---- receiving ----
 
 FrameReader::FrameReader(End us, std::size_t max_message_bytes)
     : max_message_bytes_(max_message_bytes), expects_opening_(us == End::kAnswerer) {}
@@ -181,12 +181,12 @@ void FrameReader::take_header() {
     bytes |= std::to_integer<std::uint32_t>(header_[4 + i]) << (8 * i);
   }
   if ((header_[1] | header_[2] | header_[3]) != std::byte{0}) {
-    return over(Broken{"a frame whose header makes no sense"});
+    return over(Broken{"a frame with an invalid header"});
   }
   kind_ = static_cast<FrameKind>(header_[0]);
   if (expects_opening_ != (kind_ == FrameKind::kOpen)) {
-    return over(Broken{expects_opening_ ? "a stream that does not say what it is for"
-                                        : "an opening of a stream that is open"});
+    return over(Broken{expects_opening_ ? "a stream whose first frame is not an opening"
+                                        : "an opening of a stream that is open already"});
   }
   const bool is_within_message = message_ != nullptr;
   frame_left_ = bytes;
@@ -197,7 +197,7 @@ void FrameReader::take_header() {
       return begin_message(bytes);
     case FrameKind::kMore:
       if (!is_within_message || bytes != message_bytes_ - message_filled_) {
-        return over(Broken{"a part that does not go on with the one before"});
+        return over(Broken{"a part that does not continue the message before it"});
       }
       frame_left_ = std::min<std::size_t>(bytes, kMaxFrameBytes);
       return;
@@ -208,7 +208,7 @@ void FrameReader::take_header() {
       if (bytes > kMaxOpeningBytes) return over(Broken{"an opening that is too long"});
       break;
     case FrameKind::kAlive:
-      if (bytes != 0) return over(Broken{"a sign of life that says more"});
+      if (bytes != 0) return over(Broken{"a keepalive frame with a payload"});
       break;
     default:
       return over(Broken{"a frame of an unknown kind"});

@@ -1,6 +1,6 @@
 #pragma once
 
-// Frames of a stream on a TLS connection: which bytes to send, and what the received ones say.
+// Frames of a stream on a TLS connection: encodes messages to frames and decodes received bytes.
 // Pure. TLS keeps the bytes secret and unchanged; frames only tell messages apart.
 //
 // Called by: common/grpc/tls_sockets.h, which moves the bytes. Calls: nothing.
@@ -16,7 +16,7 @@
 // | kAlive | 0                                    | none: the sender is well                   |
 //
 // The caller's first frame is kOpen. A message is delivered only when all of it has arrived; kEnd
-// within a message discards what has come of it. Header and text of a full frame have
+// within a message discards the part that has arrived. Header and text of a full frame have
 // kMaxFrameBytes + kFrameHeaderBytes bytes.
 //
 // Memory: a message that arrives is allocated as its first frame says, max_message_bytes at most.
@@ -112,7 +112,7 @@ class FrameReader {
   struct Broken {
     std::string what;
   };
-  /// A message of so many bytes is larger than is accepted. Nothing follows it.
+  /// A message of `bytes` bytes, more than the limit. Nothing follows it.
   struct TooLarge {
     std::size_t bytes = 0;
   };
@@ -122,7 +122,7 @@ class FrameReader {
   absl::Span<std::byte> room();
   /// The first `bytes` of room() are filled. next() must have nothing.
   void received(std::size_t bytes);
-  /// What the last received() has completed.
+  /// The event that the last received() has completed.
   std::optional<Incoming> next();
   /// Bytes that the present frame still lacks, 1 at least.
   std::size_t lacks() const;
@@ -145,7 +145,7 @@ class FrameReader {
   std::size_t message_bytes_ = 0, message_filled_ = 0;
   std::size_t frame_left_ = 0;  ///< bytes of the present frame's text
   std::optional<Incoming> ready_;
-  bool is_over_ = false;  ///< what comes now is thrown away
+  bool is_over_ = false;  ///< the rest of the message is discarded
   std::uint64_t frames_ = 0;
 };
 

@@ -26,7 +26,7 @@ using ::testing::IsEmpty;
 constexpr std::size_t kMaxMessage = std::size_t{4} << 20;
 constexpr std::size_t kAll = std::size_t{1} << 30;
 
-/// All that there is to send, `most` bytes at a time.
+/// Takes all pending bytes of the writer, `most` bytes at a time.
 std::string drain(FrameWriter& writer, std::size_t most = kAll) {
   std::string all;
   for (auto bytes = writer.to_send(); !bytes.empty(); bytes = writer.to_send()) {
@@ -37,7 +37,7 @@ std::string drain(FrameWriter& writer, std::size_t most = kAll) {
   return all;
 }
 
-/// Sends so many bytes.
+/// Sends `bytes` bytes.
 std::string send(FrameWriter& writer, std::size_t bytes) {
   std::string all;
   while (all.size() < bytes) {
@@ -146,14 +146,14 @@ TEST_F(Frames, AnOpeningComesFirstAndOnce) {
   EXPECT_THAT(heard_.messages, ElementsAre("m"));
   writer_.send_opening("again");
   bring(answerer, drain(writer_), heard_);
-  EXPECT_EQ(heard_.broken, "an opening of a stream that is open");
+  EXPECT_EQ(heard_.broken, "an opening of a stream that is open already");
 
   Heard none;
   FrameReader other(FrameReader::End::kAnswerer, kMaxMessage);
   FrameWriter hasty;
   hasty.send(message_of("m"));
   bring(other, drain(hasty), none);
-  EXPECT_EQ(none.broken, "a stream that does not say what it is for");
+  EXPECT_EQ(none.broken, "a stream whose first frame is not an opening");
   EXPECT_THAT(none.messages, IsEmpty());
 }
 

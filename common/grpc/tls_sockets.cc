@@ -25,7 +25,7 @@
 namespace poseidon {
 namespace {
 
-/// An end that has sent nothing for so long says that it is well.
+/// An end that has sent nothing for this long sends a keepalive frame.
 constexpr Nanoseconds kLongestSilence = std::chrono::seconds(1);
 /// How often silences are looked at.
 constexpr Nanoseconds kLookInterval = std::chrono::milliseconds(250);
@@ -119,7 +119,7 @@ class TlsSockets::Wire : public std::enable_shared_from_this<Wire> {
 
   // ---- for its user; none of these has an event before it returns ----
 
-  /// A caller's is what it asked for.
+  /// A caller's is the method that it requested.
   const std::string& peer() const { return address_.empty() ? peer_ : address_; }
   const std::string& reached() const { return peer_.empty() ? address_ : peer_; }
   void write(OutgoingMessage message) {
@@ -137,12 +137,12 @@ class TlsSockets::Wire : public std::enable_shared_from_this<Wire> {
   void close(const absl::Status& status) {
     if (std::exchange(is_closing_, true) || is_over_ || is_ending_) return;
     end(status);
-    is_paused_ = false;  // so that it hears of the other end's
+    is_paused_ = false;  // so that it reads the other end's end of stream
     schedule();
   }
   void release() {
     handler_ = nullptr;
-    if (is_over_ || is_ending_) return;  // what there is to say still goes out
+    if (is_over_ || is_ending_) return;  // pending frames are still sent
     finish(cut("by us"));
     schedule();
   }
@@ -150,7 +150,7 @@ class TlsSockets::Wire : public std::enable_shared_from_this<Wire> {
   // ---- for the sockets ----
 
   const std::uint64_t id_;
-  std::optional<std::uint32_t> interest_;  ///< what the kernel was asked for
+  std::optional<std::uint32_t> interest_;  ///< events registered with the kernel
   bool is_stirred_ = false;
   int socket() const { return socket_.get(); }
   bool is_over() const { return is_over_; }
@@ -188,7 +188,8 @@ class TlsSockets::Wire : public std::enable_shared_from_this<Wire> {
   void look_at_clock() {
     if (is_over_) return;
     if (stage_ != Stage::kOpen && now() > deadline_) return be_late();
-    // An end that takes nothing, but says that it is well, still reads what comes before the end.
+    // An end that does not read now, but sends keepalives, still reads everything before the end of
+    // stream.
     if (is_ending_ &&
         (now() - std::max(moved_, heard_) > end_patience_ || now() - ended_ > kLongestEnd)) {
       return finish(cut("the other end does not end it"));
@@ -199,14 +200,14 @@ class TlsSockets::Wire : public std::enable_shared_from_this<Wire> {
       send_some();
     }
     if (is_paused_ || now() - heard_ <= most_silence_) return;
-    receive_some();  // perhaps it is us who stood still
+    receive_some();  // perhaps this process stood still
     if (is_over_ || is_paused_ || now() - heard_ <= most_silence_) return;
     const auto silence = std::chrono::duration_cast<Milliseconds>(most_silence_);
     finish(cut(absl::StrCat("nothing was heard for ", silence.count(), " ms")));
   }
-  /// So long this process stood still, and heard nothing because of that.
+  /// How long this process stood still and therefore received nothing.
   void extend_deadlines(Nanoseconds duration) { heard_ = std::min(heard_ + duration, now()); }
-  /// Says what there is to say as far as the connection takes it, and closes it.
+  /// Sends pending frames as far as the connection takes them, and closes it.
   void stop() {
     handler_ = nullptr;
     if (is_connected()) send_some();
@@ -220,7 +221,7 @@ class TlsSockets::Wire : public std::enable_shared_from_this<Wire> {
     socket_.close();
     StreamHandler* const handler = std::exchange(handler_, nullptr);
     if (handler == nullptr) return;
-    // What breaks off once it has worked is no matter of certificates.
+    // A stream that breaks after it has worked does not have a problem with certificates.
     const bool is_answered = address_.empty() || frames_in_.frames() > 0;
     handler->on_closed(is_answered ? why : all_->security_->explain(why));
   }
@@ -364,9 +365,9 @@ class TlsSockets::Wire : public std::enable_shared_from_this<Wire> {
       const TlsSession::Result result = tls_->write(bytes);
       if (result.outcome != Outcome::kDone) {
         is_blocked_ = result.outcome == Outcome::kWantsWrite;
-        // A write that waits for bytes goes on when some have come.
+        // A write that waits for received bytes continues when some have arrived.
         if (is_blocked_ || result.outcome == Outcome::kWantsRead) return;
-        receive_some();  // what the other end said before it went may lie here yet
+        receive_some();  // the other end's last frames may still be unread here
         finish(cut(result.what));
         return;
       }
@@ -374,7 +375,7 @@ class TlsSockets::Wire : public std::enable_shared_from_this<Wire> {
       frames_out_.sent(result.bytes);
       moved_ = said_ = now();
       if (frames_out_.has_sent_end()) {
-        if (is_answer_) finish(absl::OkStatus());  // nothing is left to be heard
+        if (is_answer_) finish(absl::OkStatus());  // nothing is left to be read
         return;
       }
       if (is_writing_ && !frames_out_.has_message() && !is_closing_) {
@@ -438,7 +439,7 @@ class TlsSockets::Wire : public std::enable_shared_from_this<Wire> {
       open(opening->text);
     } else if (const auto* end = std::get_if<FrameReader::Ended>(&*incoming)) {
       if (is_ending_ && frames_out_.has_sent_end()) {
-        finish(end->why);  // OK, unless it ended by itself
+        finish(end->why);  // OK, unless the stream ended on its own
       } else {
         answer(end->why);
       }
@@ -452,8 +453,8 @@ class TlsSockets::Wire : public std::enable_shared_from_this<Wire> {
     }
   }
 
-  /// The other end has ended the stream: it hears that we know, and that nobody else has cut it. An
-  /// end of our own that waits to be sent is an answer, too.
+  /// The other end has ended the stream. Our answer tells it that we received the end, so it does
+  /// not take this for a cut. An end of our own that waits to be sent is an answer, too.
   void answer(const absl::Status& why) {
     is_answer_ = true;
     frames_out_.drop_message();
@@ -462,7 +463,7 @@ class TlsSockets::Wire : public std::enable_shared_from_this<Wire> {
     if (StreamHandler* handler = std::exchange(handler_, nullptr)) handler->on_closed(why);
   }
 
-  /// Tells the other end why, and hears no more than its end.
+  /// Sends the reason to the other end, and then reads nothing but its end.
   void turn_away(const absl::Status& why) {
     frames_out_.drop_message();
     end(why);
@@ -481,7 +482,7 @@ class TlsSockets::Wire : public std::enable_shared_from_this<Wire> {
   Nanoseconds deadline_{0};  ///< of the stages before kOpen
   FrameWriter frames_out_;
   FrameReader frames_in_;
-  StreamHandler* handler_ = nullptr;  ///< none once it has heard the end, or its user is gone
+  StreamHandler* handler_ = nullptr;  ///< null once it was told the end, or its user is gone
   bool handshake_writes_ = false;     ///< it waits until the connection takes bytes
   bool is_writing_ = false;           ///< the user waits for on_written
   bool is_closing_ = false;           ///< the user called close
@@ -553,7 +554,8 @@ std::shared_ptr<TlsSockets::Wire> TlsSockets::add(std::shared_ptr<Wire> wire) {
   return wire;
 }
 
-/// A caller hears of its addresses in the next poll(): no call has an event before it returns.
+/// The result is delivered in the next poll(), because a stream must not have an event before the
+/// call that opens it has returned.
 void TlsSockets::look_up(const std::string& address, std::uint64_t wire) {
   const auto tell = [this, wire](Addresses addresses) {
     {
@@ -630,8 +632,8 @@ void TlsSockets::schedule(const std::shared_ptr<Wire>& wire) {
   if (!is_stopped_ && !std::exchange(wire->is_stirred_, true)) stirred_.push_back(wire);
 }
 
-/// After each turn of a stream: asks the kernel for what it waits for, or forgets it when it is
-/// over.
+/// After each turn of a stream: registers the events that it waits for with the kernel, or removes
+/// the stream when it is over.
 void TlsSockets::settle(Wire& wire) {
   if (!wire.is_over() && wire.socket() >= 0 && wire.interest_ != wire.interest()) {
     epoll_event event{.events = wire.interest(), .data = {.u64 = wire.id_}};

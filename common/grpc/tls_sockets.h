@@ -6,24 +6,24 @@
 //
 // Called by: common/grpc/grpc_transport.cc opens streams, and gives the connections that its port
 // took for them (common/security/connection_door.h). Calls: common/security/tls_session.h moves
-// bytes, common/grpc/tls_frames.h tells messages apart, common/security/security.h judges.
+// bytes, common/grpc/tls_frames.h encodes and decodes frames, common/security/security.h checks
+// certificates and roles.
 //
-// A connection: the caller says kGreeting in plain text, both shake hands (TLS 1.3, certificates of
-// both ends, ALPN "poseidon-stream/1"), the caller's first frame names a method and a join token,
-// and the answerer admits it as it admits a gRPC call. One stream per connection.
+// A connection: the caller sends kGreeting in plain text, both do the TLS handshake (TLS 1.3,
+// certificates of both ends, ALPN "poseidon-stream/1"), the caller's first frame names a method and
+// a join token, and the server checks it like a gRPC call. One stream per connection.
 //
-// Why not gRPC: it sends and delivers whole messages, so that what is encrypted of a large one
-// leaves the caches before the socket copies it. It takes three times the CPU of plain sockets.
+// Why not gRPC: it sends and delivers whole messages, so the encrypted bytes of a large one leave
+// the caches before the socket copies them. It takes three times the CPU of plain sockets.
 //
 // End of a stream (common/transport/transport.h has the rule): an end is a frame with a status,
-// which the other end answers by one. Everything else that ends a connection is a cut.
-// Keepalive: an end that sends nothing else says at least every second that it is well. One that
-// has heard nothing for the keepalive's interval and timeout together cuts the stream, but not
-// while its own user reads nothing.
-// Bounds: of each stream one message is being sent and one is being received. While its user reads
-// nothing, nothing is read, and the other end is held back. Until the handshake is done a stranger
-// has some 50 KiB of memory and `handshake` of time. An end that is not answered is waited for as
-// Keepalive::end says, and no longer than ten minutes.
+// which the other end answers by one. Everything else that ends a connection is a cut. Keepalive:
+// an end that sends nothing else sends a keepalive frame at least every second. An end that has
+// received nothing for the keepalive's interval and timeout together cuts the stream, except while
+// its own user does not read. Bounds: of each stream one message is being sent and one is being
+// received. While its user does not read, nothing is read, which holds the other end back. Until
+// the handshake is done, a stranger can use some 50 KiB of memory for the time `handshake`. The
+// wait for the answer to an end is limited by Keepalive::end, and by ten minutes.
 
 #include <sys/socket.h>
 
@@ -49,27 +49,28 @@
 
 namespace poseidon {
 
-/// When the other end is taken for dead.
+/// Times after which the other end counts as dead.
 struct Keepalive {
-  Milliseconds interval{10000};  ///< it has said nothing for so long,
-  Milliseconds timeout{10000};   ///< and for so long after that
-  /// Once our end is said: it takes no byte and says nothing for so long.
+  Milliseconds interval{10000};  ///< silence of this length,
+  Milliseconds timeout{10000};   ///< and this much longer
+  /// After our end of stream: it takes no byte and sends nothing for this long.
   Milliseconds end{10000};
 };
 
 struct TlsSocketOptions {
   std::size_t max_message_bytes = 0;
-  /// From a connection's arrival to its opening frame, and from a TCP connection that is made to
-  /// the end of the handshake.
+  /// Time from a connection's arrival to its opening frame, and from the TCP connection to the end
+  /// of the handshake.
   Milliseconds handshake{10000};
-  /// For the TCP connection, names included.
+  /// Time for the TCP connection, including the lookup of names.
   Milliseconds connect{5000};
 };
 
 /// Loop only, but for wake().
 class TlsSockets {
  public:
-  /// Who serves the method of a caller whose certificate is good, or why nobody does.
+  /// The acceptor for the method of a caller with a valid certificate, or the reason why there is
+  /// none.
   using Admit = std::function<absl::StatusOr<Acceptor*>(const MethodCaller& caller)>;
 
   /// `security` has TLS.
@@ -80,9 +81,10 @@ class TlsSockets {
   /// As Transport::connect, for one method.
   std::unique_ptr<Stream> connect(const std::string& method, const std::string& address,
                                   Keepalive keepalive, StreamHandler* handler);
-  /// Takes a connection whose kGreeting has been read. Its stream goes to who serves its method.
+  /// Takes a connection whose kGreeting has been read. Its stream goes to the acceptor of its
+  /// method.
   void accept(Descriptor socket, Keepalive keepalive);
-  /// Waits for something to do, `patience` at most, and does it: streams have their events here.
+  /// Waits for events for at most `patience`, and handles them: streams get their events here.
   void poll(Nanoseconds patience);
   /// Any thread: ends the waiting of the poll() that runs, or of the next.
   void wake();

@@ -427,7 +427,7 @@ TEST_F(Sockets, WhoIsPausedStillHearsThatTheConnectionHasFailed) {
   answerer_.pauses_ = true;
   caller_.stream_->write(message_of("", "hello"));
   ASSERT_TRUE(until([&] { return answerer_.heard_.size() == 1; }));
-  // What the answerer has sent and nobody has read makes the caller's end reset the connection.
+  // Unread bytes from the server make the caller's system reset the connection.
   answerer_.stream_->write(message_of("", "unread"));
   answerers_->poll(Milliseconds(1));
   caller_.stream_.reset();

@@ -98,12 +98,12 @@ void parse_per_channel(JsonFields& fields, const char* key, const NumberRange& r
 /// What would exclude each other, or leave an image too small for the cut.
 void check_geometry(JsonFields& fields, const TransformSpec& spec) {
   if (!spec.resize.empty() && spec.resize_shorter != 0) {
-    fields.refuse("resize_shorter", "cannot stand beside resize: one of them sets the size");
+    fields.refuse("resize_shorter", "cannot be combined with resize: one of them sets the size");
   }
   if (!spec.random_resized_crop) return;
   for (const char* key : {"resize", "pad", "random_crop"}) {
     if (!fields.has(key)) continue;
-    fields.refuse(key, "cannot stand beside random_resized_crop, which sets size and place");
+    fields.refuse(key, "cannot be combined with random_resized_crop, which sets size and place");
   }
   if (spec.resize_shorter == 0 || spec.random_resized_crop->size.empty()) return;
   const std::int64_t needed =
@@ -131,7 +131,7 @@ absl::Status parse_transform(const Json& json, std::string_view source, const st
     fields.add(parse_colour(*colour, source, fields.path_of("color_jitter"), spec.colour));
   }
   fields.number("lighting", &spec.colour.lighting, {.min = 0.0, .max = 10.0});
-  // Float32 holds them, and what is divided by std too.
+  // Float32 must be able to hold them, and the values divided by std.
   parse_per_channel(fields, "mean", {.min = -1e30, .max = 1e30}, spec.mean);
   parse_per_channel(fields, "std", {.min = 1e-30, .max = 1e30}, spec.deviation);
   fields.number("scale", &spec.scale);

@@ -20,7 +20,7 @@ namespace poseidon {
 
 /// A crop of random size and place, resized to one size; training only.
 struct RandomResizedCropSpec {
-  std::vector<std::int64_t> size;               ///< [height, width] of what comes out
+  std::vector<std::int64_t> size;               ///< [height, width] of the result
   std::vector<double> scale = {0.08, 1.0};      ///< least and greatest share of the image's area
   std::vector<double> ratio = {0.75, 4.0 / 3};  ///< least and greatest width / height
 };
@@ -40,8 +40,8 @@ struct ColourSpec {
 /// The transformations between file and network, in this order.
 struct TransformSpec {
   std::vector<std::int64_t> resize;  ///< [height, width], bilinear; empty: as it is
-  /// Resizes the shorter side to this length, with antialiasing; 0: off. Beside random_resized_crop
-  /// it applies in tests only.
+  /// Resizes the shorter side to this length, with antialiasing; 0: off. Together with
+  /// random_resized_crop it applies in tests only.
   std::int64_t resize_shorter = 0;
   std::optional<RandomResizedCropSpec> random_resized_crop;  ///< in tests: shorter side, centre
   std::int64_t pad = 0;                   ///< zero pixels on every side before random_crop

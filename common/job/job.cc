@@ -27,7 +27,7 @@ constexpr std::int64_t kMaxBatchSize = 1 << 20;
 constexpr std::int64_t kMinChunkBytes = 4 << 10;
 constexpr const char* kAuto = "auto";
 constexpr std::int64_t kMaxWorkers = 4096;
-/// From here on a run without checkpoints deserves a word.
+/// From this number of iterations on, a run without checkpoints gets a warning.
 constexpr std::int64_t kLongRunIterations = 1000;
 constexpr std::int64_t kMaxTimeoutMs = 24 * 60 * 60 * 1000;
 constexpr std::int64_t kMaxKeptCheckpoints = 10'000;
@@ -122,7 +122,7 @@ void parse_chunk_bytes(JsonFields& fields, SyncSpec& spec) {
   spec.chunk_bytes = bytes;
 }
 
-/// The path of a plan.json, or, in a job that was submitted, what is in it.
+/// The path of a plan.json or, in a submitted job, its contents.
 void parse_pinned_plan(JsonFields& fields, SyncSpec& spec) {
   const Json* value = fields.value("plan");
   if (value == nullptr) return;
@@ -134,7 +134,7 @@ void parse_pinned_plan(JsonFields& fields, SyncSpec& spec) {
     spec.plan = path;
   }
   if (spec.scheme != "auto" || !spec.layer_schemes.empty()) {
-    fields.refuse("plan", "cannot stand beside sync.scheme: schemes come from one of them");
+    fields.refuse("plan", "cannot be combined with sync.scheme: schemes come from one of them");
   }
 }
 

@@ -61,7 +61,7 @@ struct SyncSpec {
   /// Whether workers of one machine sum their gradients there and send the sum, where that saves
   /// anything (planner.h); "auto" or "off".
   bool local_aggregation = true;
-  /// "need" or "ready": what goes first on a stream. Changes no bit of the result.
+  /// "need" or "ready": the order of messages on a stream. Changes no bit of the result.
   SendOrder send_order = SendOrder::kNeed;
 };
 

@@ -18,7 +18,7 @@ using ScheduleType = LearningRateSchedule::Type;
 constexpr std::size_t kMaxMilestones = 10'000;
 constexpr std::size_t kMaxTensorRules = 1000;
 
-/// The keys of a schedule, and which types have them.
+/// The keys of a schedule, and the types that have them.
 struct ScheduleKey {
   const char* name;
   std::vector<ScheduleType> types;
@@ -68,7 +68,7 @@ absl::Status parse_schedule(const Json& json, std::string_view source, std::int6
   }
   fields.integer("warmup_iterations", &spec.warmup_iterations, 0, kMaxIterations);
   const auto wants = [&spec](std::string_view key) { return has_key(spec.type, key); };
-  // No value would do for most jobs.
+  // No default fits most jobs.
   if (spec.type == ScheduleType::kExponential || spec.type == ScheduleType::kInverse) {
     fields.require("gamma");
   }

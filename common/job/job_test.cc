@@ -187,7 +187,7 @@ TEST(Job, APinnedPlanStandsAlone) {
   EXPECT_EQ(parse_job(json.dump())->sync.plan, "plan.json");
   json["sync"]["scheme"] = "ps";
   EXPECT_THAT(std::string(parse_job(json.dump()).status().message()),
-              HasSubstr("sync.plan: cannot stand beside sync.scheme"));
+              HasSubstr("sync.plan: cannot be combined with sync.scheme"));
   json["sync"]["scheme"] = {{"fc6", "sfb"}};
   EXPECT_FALSE(parse_job(json.dump()).ok());
 }
@@ -343,10 +343,10 @@ TEST(Job, WrongTypesAndRangesNameTheKey) {
        {{"format", "cifar100"}, {"files", {"x"}}, {"labels", "fin"}},
        "data.train.labels: expected"},
       {"/data/max_corrupt_share", 1.5, "data.max_corrupt_share: expected a number from 0 to 1"},
-      {"/data/transform/resize_shorter", 9, "resize_shorter: cannot stand beside resize"},
+      {"/data/transform/resize_shorter", 9, "resize_shorter: cannot be combined with resize"},
       {"/data/transform",
        {{"random_resized_crop", {{"size", {8, 8}}}}, {"random_crop", {8, 8}}},
-       "random_crop: cannot stand beside random_resized_crop"},
+       "random_crop: cannot be combined with random_resized_crop"},
       {"/data/transform",
        {{"random_resized_crop", {{"size", {8, 9}}}}, {"resize_shorter", 8}},
        "resize_shorter: expected at least 9"},

@@ -29,9 +29,9 @@ namespace poseidon {
 /// Every tensor range begins on a cache line, which suits vector loads and device libraries.
 inline constexpr std::size_t kBufferAlignmentBytes = 64;
 
-/// True when nobody else holds the memory, so that it may be overwritten. use_count() alone gives
-/// no memory ordering. Taking one more reference is an acquire of the same counter, so the last
-/// reader's reads and its release come before our writes.
+/// True when this is the only holder of the memory, so it may be overwritten. use_count() alone
+/// gives no memory ordering. Taking one more reference is an acquire of the same counter, so the
+/// last reader's reads and its release come before our writes.
 template <typename T>
 bool held_by_nobody_else(const std::shared_ptr<T>& memory) {
   if (memory.use_count() != 1) return false;

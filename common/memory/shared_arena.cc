@@ -35,8 +35,8 @@ absl::Status cannot(const std::string& what) {
   return absl::FailedPreconditionError(absl::StrCat(what, ": ", std::strerror(errno)));
 }
 
-/// Of the boot id and the network namespace (where NodeLoad's machine is of the boot id alone: who
-/// shares no ports shares no memory either); 0 when the kernel does not tell.
+/// Of the boot id and the network namespace (NodeLoad's machine uses the boot id alone: processes
+/// that share no ports share no memory either); 0 when the kernel does not provide them.
 std::uint64_t machine_hash() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string id;
@@ -50,8 +50,8 @@ std::uint64_t whole_pages(std::uint64_t bytes) {
   return (std::max<std::uint64_t>(bytes, 1) + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
-/// MAP_FAILED as mmap. Left out of core dumps: whoever writes one reads all pages, and a page that
-/// is read comes to be, so a crash would fill the machine's memory with those that nobody took.
+/// MAP_FAILED as mmap. Left out of core dumps: writing one reads all pages, and reading a page
+/// allocates it, so a crash would fill the machine's memory with unused pages.
 void* map_shared(const Descriptor& file, std::uint64_t bytes, int protection) {
   void* const memory =
       ::mmap(nullptr, bytes, protection, MAP_SHARED | MAP_NORESERVE, file.get(), 0);

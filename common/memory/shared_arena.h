@@ -41,7 +41,7 @@ struct ArenaAddress {
 /// This process's arena. Thread-safe.
 class SharedArena {
  public:
-  /// Address space for `capacity_bytes`; memory is used only for what is allocated.
+  /// Reserves address space for `capacity_bytes`; memory is used only for allocations.
   /// FAILED_PRECONDITION, with the reason, when the kernel cannot do it.
   static absl::StatusOr<std::unique_ptr<SharedArena>> create(std::uint64_t capacity_bytes);
   ~SharedArena();
@@ -51,7 +51,7 @@ class SharedArena {
   /// Zeroed memory, aligned to a page; nullptr when no range of that size is free.
   void* allocate(std::size_t bytes);
   /// Frees what allocate returned. The memory goes back to the system at once, and another process
-  /// that still reads it finds zeros. So free only memory that nobody reads, except after
+  /// that still reads it finds zeros. So free only memory that no peer reads, except after
   /// keep_freed().
   void free(void* memory);
   /// From now on freed memory keeps its content and is not reused, until reclaim().

@@ -117,7 +117,7 @@ TEST(SharedArena, FreedMemoryIsReusedZeroedAndJoined) {
   arena->free(all);
 }
 
-// Of a stream that has ended, for whoever still reads what came with it.
+// For a stream that has ended, while its last messages are still read.
 TEST(SharedArena, KeptMemoryStaysAsItIsUntilItIsReclaimed) {
   const auto arena = make_arena();
   auto* memory = static_cast<char*>(arena->allocate(9000));

@@ -27,9 +27,9 @@ void* allocate_tensor_memory(std::size_t bytes);
 void free_tensor_memory(void* memory);
 
 /// For the end of streams. Peers may read payloads in shared memory until the epoch is over, but
-/// once the streams have ended this process no longer knows who reads them. Between these two
-/// calls, freed memory keeps its content (SharedArena::keep_freed). Before the process ends, only
-/// the first is called. No effect without an arena.
+/// once the streams have ended this process no longer knows which peers read them. Between these
+/// two calls, freed memory keeps its content (SharedArena::keep_freed). Before the process ends,
+/// only the first is called. No effect without an arena.
 void keep_freed_tensor_memory();
 void reclaim_tensor_memory();
 

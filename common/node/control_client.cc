@@ -223,8 +223,7 @@ absl::Status ControlClient::Impl::serve() {
       const bool explains = !absl::IsDeadlineExceeded(status) || last_reason.empty();
       return gave_up(patience, explains ? std::string(status.message()) : last_reason);
     } else if (status.message() != std::exchange(last_reason, std::string(status.message()))) {
-      spdlog::info("the coordinator at {} is not reached yet: {}", options_.coordinator,
-                   last_reason);
+      spdlog::info("cannot reach the coordinator at {} yet: {}", options_.coordinator, last_reason);
     }
     if (is_final(status)) {
       end_part();
@@ -322,7 +321,7 @@ absl::Status ControlClient::Impl::converse(TimePoint give_up) {
   bool joined = false;
   absl::Status end;
   while (true) {
-    // Joined, the stream may rightly be silent for ever; keepalive finds a dead coordinator.
+    // After Join the stream may stay silent for any time; keepalive finds a dead coordinator.
     const TimePoint deadline = joined ? now() + std::chrono::seconds(1) : joined_by;
     const auto message = stream->wait(deadline, [this] { return stopping_.load(); });
     if (message) {
@@ -344,7 +343,7 @@ absl::Status ControlClient::Impl::converse(TimePoint give_up) {
     joined_ = answered_ = false;
     stream_.reset();
   }
-  if (options_.probe != nullptr) options_.probe->tracer().end();  // who asked for it is gone
+  if (options_.probe != nullptr) options_.probe->tracer().end();  // the caller is gone
   if (absl::IsUnimplemented(end)) {
     return absl::UnimplementedError(absl::StrCat("what listens at ", options_.coordinator,
                                                  " is no poseidon-coordinator (", end.message(),
@@ -426,7 +425,7 @@ absl::Status ControlClient::Impl::say_farewell(ControlStream& stream) {
   stream.finish_sending();
   const TimePoint deadline = now() + kFarewellTimeout;
   while (!stream.end() && now() < deadline) {
-    stream.wait(deadline, [] { return false; });  // what still comes is of no interest
+    stream.wait(deadline, [] { return false; });  // later messages are ignored
   }
   return cancel_and_wait(stream, absl::CancelledError("stopped"));
 }

@@ -41,8 +41,8 @@ class ControlEvents {
   virtual void on_forget_checkpoint(const v1::ForgetCheckpoint& forget) = 0;
   /// Servers only.
   virtual void on_keep_checkpoints(const v1::KeepCheckpoints& /*keep*/) {}
-  /// The stream broke. The client tries to join again by itself; a job in progress goes on, a
-  /// calibration does not.
+  /// The stream broke. The client tries to join again by itself. A job in progress continues; a
+  /// calibration ends.
   virtual void on_away(const absl::Status& reason) = 0;
   /// The coordinator is back but did not reattach this node to its job, so the job must end here.
   /// Called before on_joined.

@@ -109,7 +109,7 @@ ReadNext ControlStream::on_message(Bytes message) {
   std::optional<v1::CoordinatorMessage> decoded = decode(message);
   if (!decoded) {
     end_with(absl::UnavailableError(
-        absl::StrCat("the coordinator sent ", message.size(), " bytes that are no message")));
+        absl::StrCat("the coordinator sent ", message.size(), " bytes that are not a message")));
     return ReadNext::kPause;
   }
   const MutexLock lock(mutex_);
@@ -152,7 +152,7 @@ void ControlStream::write_next() {
   } else if (half_closed_) {
     stream_->close(absl::OkStatus());
   } else if (overrun) {
-    give_up();  // the next stream says what is gone
+    give_up();  // the next stream reports the loss
   }
 }
 

@@ -134,7 +134,7 @@ TEST_F(ControlStreamTest, WhatIsNoMessageEndsIt) {
   EXPECT_FALSE(take());
   ASSERT_TRUE(stream_->end());
   EXPECT_EQ(*stream_->end(),
-            absl::UnavailableError("the coordinator sent 3 bytes that are no message"));
+            absl::UnavailableError("the coordinator sent 3 bytes that are not a message"));
   EXPECT_FALSE(stream_->send(leave("late")));
 }
 

@@ -31,7 +31,7 @@ constexpr std::uint64_t kPieceShare = 16;  ///< of what has arrived
 constexpr std::uint64_t kFirstWindowBytes = 64 << 10;
 constexpr std::uint64_t kWindowShare = 4;            ///< likewise
 constexpr std::uint64_t kMaxBytesPerS = 1ull << 50;  ///< beyond any network
-/// Longest life of a stream: whoever stays longer does not measure.
+/// Longest life of a stream: a longer one is not a measurement.
 constexpr Nanoseconds kSessionTimeout = std::chrono::seconds(5);
 constexpr std::size_t kMaxEnds = 16;  ///< streams at a time; a measurement has one
 
@@ -312,7 +312,7 @@ class LinkProbe::End final : public StreamHandler {
   bool writing_ = false;
   bool closing_ = false;
   std::optional<Nanoseconds> watched_;
-  std::unique_ptr<Stream> stream_;  ///< dies first: nothing is heard after it
+  std::unique_ptr<Stream> stream_;  ///< destroyed first: no event comes after that
 };
 
 LinkProbe::LinkProbe(Transport* transport, RefusalCounts* refusals, RefusalLog log)

@@ -50,7 +50,7 @@ v1::ProbeMessage message(v1::ProbeKind kind) {
   return result;
 }
 
-/// One direction of a wire on paper: so many bytes per second, whole messages, in order.
+/// A model of one direction of a wire: a number of bytes per second, whole messages, in order.
 struct Wire {
   double bytes_per_s;
   Nanoseconds delay = std::chrono::microseconds(100);

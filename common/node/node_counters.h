@@ -25,7 +25,8 @@
 
 namespace poseidon {
 
-/// What a node asks of its disk or its GPU's driver. Empty: it has none, or got no answer.
+/// Figures that a node reads from its disk or its GPU's driver. Empty: it has none, or got no
+/// answer.
 struct DeviceFigures {
   std::optional<std::uint64_t> disk_free_bytes, disk_bytes;
   std::optional<double> gpu_utilization;  ///< 0 to 1
@@ -59,10 +60,10 @@ class DeviceSampler {
   std::thread thread_;
 };
 
-/// Where the counters come from beside the probes. All of it outlives the node.
+/// Sources of counters besides the probes. All of it outlives the node.
 struct CounterSources {
   std::vector<const PacedTraffic*> traffic;  ///< of the node's transports, added up
-  std::shared_ptr<const Security> security;  ///< null: no connection is ever turned away
+  std::shared_ptr<const Security> security;  ///< null: no connection is ever refused
   const DeviceSampler* devices = nullptr;    ///< null: neither disk nor GPU
 };
 
@@ -70,7 +71,7 @@ struct CounterSources {
 void fill_counters(const NodeProbe& probe, const TrafficProbe* traffic,
                    const CounterSources& sources, v1::NodeCounters& counters);
 
-/// How often `security` turned peers away, by the reasons that occurred; for nodes and coordinator.
+/// `security`'s refusals of peers, by the reasons that occurred; for nodes and coordinator.
 void fill_refused_connections(const Security& security,
                               google::protobuf::RepeatedPtrField<v1::RefusedCount>& out);
 

@@ -16,24 +16,24 @@ namespace poseidon {
 void add_node_options(CLI::App& app, NodeOptions& options) {
   app.add_option("--coordinator", options.coordinator, "HOST:PORT of the coordinator")->required();
   app.add_option("--metrics-listen", options.metrics_listen,
-                 "ADDR:PORT for Prometheus; :PORT is this machine alone");
+                 "ADDR:PORT for Prometheus; :PORT listens on 127.0.0.1 only");
   app.add_option("--join-timeout-s", options.join_timeout_s,
                  "how long to look for the coordinator before giving up")
       ->check(CLI::Range(std::int64_t{1}, kMaxWaitS))
       ->capture_default_str();
   app.add_option("--coordinator-away-s", options.coordinator_away_s,
-                 "how long to wait for a coordinator that is away; a job goes on meanwhile")
+                 "how long to wait for an unreachable coordinator; its job continues meanwhile")
       ->check(CLI::Range(std::int64_t{1}, kMaxWaitS))
       ->capture_default_str();
   app.add_flag("!--no-shared-memory", options.shared_memory,
-               "use sockets even with servers and workers of this machine");
+               "use sockets even with servers and workers on this machine");
   add_daemon_options(app, options.daemon);
 }
 
 void share_memory(const NodeOptions& options) {
   if (!options.shared_memory) return;
   if (const absl::Status shared = share_tensor_memory(); !shared.ok()) {
-    spdlog::warn("servers and workers of this machine are reached over sockets: {}",
+    spdlog::warn("sockets instead of shared memory with servers and workers on this machine: {}",
                  std::string(shared.message()));
   }
 }

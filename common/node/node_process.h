@@ -43,8 +43,8 @@ struct NodeParts {
   std::string ready;           ///< status line for the service manager
   /// Called before the client runs: passes it to the parts that report.
   std::function<void(ControlClient* client)> set_client;
-  /// Called after the client has run and before it is destroyed: ends all parts that may report to
-  /// it, on any thread.
+  /// Ends all parts that may report to the client, on any thread. Called after the client has run
+  /// and before it is destroyed.
   std::function<void()> on_end;
 };
 

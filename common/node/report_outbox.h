@@ -28,7 +28,7 @@ namespace poseidon {
 class ReportOutbox {
  public:
   /// Most iterations that are sent again (16 bytes each). A coordinator that lacks older ones
-  /// continues without them. It accepts twice as many from one worker before it has heard from
+  /// continues without them. It accepts twice as many from one worker before the first report of
   /// another.
   static constexpr std::size_t kKeptIterations = 131072;
   /// Tests, checkpoints, Ready, Halted, Finished or Failed; beyond it the oldest are dropped.

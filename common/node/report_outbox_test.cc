@@ -189,7 +189,7 @@ TEST_F(ReportOutboxTest, SaysHowLongAnIterationHasWaited) {
   EXPECT_TRUE(outbox_.add(iteration(1), at(1250)));
   EXPECT_EQ(outbox_.next(at(1000))->iteration().age_ms(), 0u);
   EXPECT_EQ(outbox_.next(at(61250))->iteration().age_ms(), 60000u);
-  outbox_.rewind(lacks(0));  // who hears of it once more, hears of the whole time
+  outbox_.rewind(lacks(0));  // a repeated report covers the whole time
   EXPECT_EQ(outbox_.next(at(61250))->iteration().age_ms(), 60250u);
   EXPECT_EQ(outbox_.next(at(1000))->iteration().age_ms(), 0u) << "never less";
 }

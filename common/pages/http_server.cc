@@ -32,8 +32,8 @@ constexpr unsigned kMaxPeerCertificates = 8;
 /// What both Go's and OpenSSL's newest releases speak by themselves.
 constexpr const char* kTlsVersions = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2";
 
-/// 127.0.0.1 or ::1. No other of 127.x.x.x: a Debian's own name may stand for 127.0.1.1, and who
-/// asks by name cannot know (page_scheme).
+/// 127.0.0.1 or ::1. No other address of 127.x.x.x: Debian's host name may resolve to 127.0.1.1,
+/// and a client that uses the name does not see that (page_scheme).
 bool is_loopback(const sockaddr_storage& address) {
   if (address.ss_family == AF_INET) {
     const auto& four = reinterpret_cast<const sockaddr_in&>(address);
@@ -76,8 +76,8 @@ int socket_of(MHD_Connection* connection) {
   return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
 }
 
-/// Shuts down the connections whose time is over. The library knows of silence only: with it alone,
-/// who sends or takes a byte now and then keeps a connection for ever. Any thread.
+/// Shuts down the connections whose time is over. The library limits silence only: a client that
+/// sends or reads a byte now and then would keep its connection without limit. Any thread.
 class Deadlines {
  public:
   Deadlines() : thread_([this] { run(); }) {}
@@ -217,7 +217,7 @@ class HttpServer::Impl {
     door_->start([this](int socket) { take(socket); },
                  [this](const std::string& peer, ConnectionDoor::Refusal /*too many*/) {
                    security_->refuse(PeerRefusal::kTooMany, peer,
-                                     "as many connections as this port may have are open");
+                                     "this port has its maximum number of connections");
                  });
     return absl::OkStatus();
   }
@@ -235,8 +235,8 @@ class HttpServer::Impl {
     const auto text = [](const std::string& pem) { return const_cast<char*>(pem.c_str()); };
     std::vector<MHD_OptionItem> options = {
         option(MHD_OPTION_THREAD_POOL_SIZE, limits_.threads),
-        // The library gives each thread its share of them; the door alone is to say who is too
-        // many.
+        // The library gives each thread a share of the connections; the door alone must enforce the
+        // limit.
         option(MHD_OPTION_CONNECTION_LIMIT,
                static_cast<std::intptr_t>(limits_.connections * limits_.threads)),
         option(MHD_OPTION_CONNECTION_TIMEOUT, limits_.request_timeout_s),
@@ -281,8 +281,8 @@ class HttpServer::Impl {
     MHD_add_connection(daemon, socket, reinterpret_cast<const sockaddr*>(&peer), size);
   }
 
-  /// The library tells of a failed handshake in its log alone, and not who it was with; and why it
-  /// cannot start.
+  /// The library reports a failed handshake in its log only, without the peer, as it does the
+  /// reason why it cannot start.
   static void on_log(void* self, const char* format, va_list values) {
     auto& impl = *static_cast<Impl*>(self);
     if (!impl.has_started_) {
@@ -291,9 +291,9 @@ class HttpServer::Impl {
       impl.last_words_ = std::string(absl::StripAsciiWhitespace(text.data()));
     } else if (std::string_view(format).find("handshake") != std::string_view::npos) {
       impl.security_->refuse(
-          PeerRefusal::kHandshake, "who asked for a page",
+          PeerRefusal::kHandshake, "a request for a page",
           "a TLS handshake failed: does the other side speak plain text (http:// for https://), "
-          "did it not like our certificate, or did it take too long?");
+          "did it reject our certificate, or did it take too long?");
     }
   }
 
@@ -323,7 +323,7 @@ class HttpServer::Impl {
                      const char* version, bool is_tls) const {
     const std::string path = text_or_empty(url);
     if (!path.starts_with('/') || !text_or_empty(version).starts_with("HTTP/1.")) {
-      return answer(connection, text_response(400, "this is no request of HTTP/1.1\n"));
+      return answer(connection, text_response(400, "this is not an HTTP/1.1 request\n"));
     }
     if (is_tls) {
       const std::vector<std::string> shown = certificates_of(connection);

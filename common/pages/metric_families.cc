@@ -109,7 +109,7 @@ prometheus::MetricFamily single_gauge(std::string name, std::string help, double
 void add_security_figures(const std::string& role, const Security& security,
                           MetricFamilies& families) {
   auto refused = counter_family("poseidon_refused_connections_total",
-                                "Connections and calls of peers that were turned away, by reason");
+                                "Connections and calls that were refused, by reason");
   for (std::size_t r = 0; r < kPeerRefusals; ++r) {
     const auto refusal = static_cast<PeerRefusal>(r);
     add_value(refused, {{"reason", peer_refusal_name(refusal)}, {"role", role}},
@@ -118,7 +118,7 @@ void add_security_figures(const std::string& role, const Security& security,
   families.push_back(std::move(refused));
   if (const auto expires = security.expires_unix_s()) {
     families.push_back(single_gauge("poseidon_certificate_expiry_time_seconds",
-                                    "When this process's certificate expires, since 1970",
+                                    "Time when this process's certificate expires, since 1970",
                                     static_cast<double>(*expires)));
   }
 }
@@ -134,15 +134,14 @@ void add_process_figures(const std::string& role, MetricFamilies& families) {
   families.push_back(std::move(cpu));
   ProcessFigures figures;
   if (!read_process(figures)) return;
-  // Once: two clocks read one after the other, or set anew, look like a process that was started
-  // again.
+  // Computed once: a clock that is set meanwhile would look like a restart of the process.
   static const double started_s =
       clock_s(CLOCK_REALTIME) - clock_s(CLOCK_BOOTTIME) + figures.since_boot_s;
   families.push_back(single_gauge("poseidon_process_resident_memory_bytes",
                                   "Memory of this process that is in RAM, shared memory included",
                                   figures.resident_bytes));
   families.push_back(single_gauge("poseidon_process_start_time_seconds",
-                                  "When this process started, since 1970", started_s));
+                                  "Time when this process started, since 1970", started_s));
 }
 
 }  // namespace poseidon

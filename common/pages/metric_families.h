@@ -18,7 +18,7 @@ namespace poseidon {
 using MetricFamilies = std::vector<prometheus::MetricFamily>;
 using MetricLabels = std::vector<prometheus::ClientMetric::Label>;
 
-/// `help` is what people read in Prometheus: a sentence without a full stop.
+/// `help` is for people who use Prometheus: a sentence without a full stop.
 prometheus::MetricFamily counter_family(std::string name, std::string help);
 prometheus::MetricFamily gauge_family(std::string name, std::string help);
 prometheus::MetricFamily histogram_family(std::string name, std::string help);
@@ -38,8 +38,8 @@ prometheus::MetricFamily single_gauge(std::string name, std::string help, double
 void add_security_figures(const std::string& role, const Security& security,
                           MetricFamilies& families);
 
-/// Adds the process figures of every daemon: version, role, CPU, memory, start time. Omits what the
-/// system does not report.
+/// Adds the process figures of every daemon: version, role, CPU, memory, start time. Omits figures
+/// that the system does not report.
 void add_process_figures(const std::string& role, MetricFamilies& families);
 
 }  // namespace poseidon

@@ -19,7 +19,7 @@ namespace {
 constexpr int kGzipWindow = 15 + 16;  // the largest window; a gzip header, not a zlib one
 constexpr int kMemoryLevel = 8;       // zlib's own choice
 
-/// "gzip" or "gzip;q=0.5", but not "gzip;q=0", as they stand in Accept-Encoding.
+/// "gzip" or "gzip;q=0.5", but not "gzip;q=0", as in Accept-Encoding.
 bool takes_gzip(const std::string& accepted) {
   for (const absl::string_view each : absl::StrSplit(accepted, ',')) {
     const std::pair<absl::string_view, absl::string_view> name_and_quality =
@@ -40,7 +40,7 @@ HttpResponse health(const LoopPulse& pulse) {
 HttpResponse answer(const HttpRequest& request, const MetricsServer::Page& page,
                     const LoopPulse& pulse) {
   if (request.method != "GET" && request.method != "HEAD") {
-    HttpResponse refused = text_response(405, "this is only read: GET /metrics, GET /healthz\n");
+    HttpResponse refused = text_response(405, "read only: GET /metrics, GET /healthz\n");
     refused.headers = {{"Allow", "GET, HEAD"}};
     return refused;
   }
@@ -71,7 +71,8 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::start(
   if (!address.ok()) return of_option("--metrics-listen", address.status());
   if (!is_loopback_host(address->host) && !security->has_tls()) {
     spdlog::warn(
-        "whoever reaches {} may read the metrics: they are served without TLS, to everybody",
+        "the metrics at {} are open to everybody who reaches that address: give --tls-dir, or "
+        "listen on 127.0.0.1",
         listen);
   }
   auto server = HttpServer::start(

@@ -34,22 +34,22 @@ constexpr std::array kCounts = {
     CountRow{NodeCount::kImages, Shown::kWorker, "poseidon_images_total",
              "Training samples that this worker has computed gradients of"},
     CountRow{NodeCount::kRetriesCoordinator, Shown::kBoth, kRetries,
-             "Streams that broke or did not come about, each followed by another attempt", "peer",
+             "Streams that broke or could not be opened; each is tried again", "peer",
              "coordinator"},
     CountRow{NodeCount::kRetriesServer, Shown::kWorker, kRetries, "", "peer", "server"},
     CountRow{NodeCount::kRetriesWorker, Shown::kWorker, kRetries, "", "peer", "worker"},
     CountRow{NodeCount::kNotFinite, Shown::kBoth, kFaults,
-             "What ends a job because training has gone wrong: values that are no finite number, "
-             "copies of a layer that differ",
+             "Errors of training that end a job: values that are no finite number, copies of a "
+             "layer that differ",
              "fault", "not_finite"},
     CountRow{NodeCount::kReplicasDiffer, Shown::kWorker, kFaults, "", "fault", "replicas_differ"},
     CountRow{NodeCount::kSnapshotsSealed, Shown::kServer, kSnapshots,
-             "This server's parts of checkpoints, by how their making ended", "result", "sealed"},
+             "This server's parts of checkpoints, by result", "result", "sealed"},
     CountRow{NodeCount::kSnapshotsFailed, Shown::kServer, kSnapshots, "", "result", "failed"},
     CountRow{NodeCount::kSnapshotBytes, Shown::kServer, "poseidon_snapshot_written_bytes_total",
              "Parameters and optimizer state in this server's sealed parts of checkpoints"},
     CountRow{NodeCount::kStoreWrittenBytes, Shown::kServer, "poseidon_store_written_bytes_total",
-             "Pieces of checkpoints that this server's store took, sealed or not"},
+             "Pieces of checkpoints that this server's store has accepted, sealed or not"},
 };
 
 struct GaugeRow {
@@ -66,11 +66,11 @@ constexpr std::array kGauges = {
     GaugeRow{NodeGauge::kEpoch, Shown::kBoth, true, "poseidon_node_epoch",
              "Epoch that this node works in"},
     GaugeRow{NodeGauge::kIteration, Shown::kWorker, true, "poseidon_worker_iteration",
-             "Iterations of the run that this worker has behind it"},
+             "Iterations of the run that this worker has completed"},
     GaugeRow{NodeGauge::kShardParameters, Shown::kServer, true, "poseidon_shard_parameters",
              "Parameters that this server owns"},
     GaugeRow{NodeGauge::kSendQueue, Shown::kBoth, false, "poseidon_send_queue_messages",
-             "Chunks and factors that wait for their turn on a stream"},
+             "Chunks and factors that wait to be sent on a stream"},
     GaugeRow{NodeGauge::kStreams, Shown::kServer, false, "poseidon_server_streams",
              "Streams of workers"},
     GaugeRow{NodeGauge::kPausedStreams, Shown::kServer, false, "poseidon_server_paused_streams",
@@ -114,8 +114,7 @@ void add_gauges(const NodeProbe& probe, bool is_server, bool has_job, MetricFami
 }
 
 void add_stages(const NodeProbe& probe, bool is_server, MetricFamilies& families) {
-  auto stages =
-      histogram_family("poseidon_stage_seconds", "How long the parts of an iteration take");
+  auto stages = histogram_family("poseidon_stage_seconds", "Duration of the parts of an iteration");
   for (int s = 0; s < static_cast<int>(Stage::kCount); ++s) {
     const auto stage = static_cast<Stage>(s);
     if (!(is_server ? is_server_stage(stage) : is_worker_stage(stage))) continue;
@@ -128,8 +127,8 @@ void add_stages(const NodeProbe& probe, bool is_server, MetricFamilies& families
 }
 
 void add_refusals(const NodeFigures& figures, MetricFamilies& families) {
-  auto refused =
-      counter_family("poseidon_refused_messages_total", "Messages that were not used, by reason");
+  auto refused = counter_family("poseidon_refused_messages_total",
+                                "Messages that were refused or dropped, by reason");
   for (int r = 1; r < static_cast<int>(DataRefusal::kCount); ++r) {
     const auto reason = static_cast<DataRefusal>(r);
     add_value(refused, {{"reason", data_refusal_name(reason)}, {"role", figures.role}},
@@ -146,7 +145,7 @@ void add_transport(const NodeFigures& figures, MetricFamilies& families) {
     sent += traffic->sent_bytes;
   }
   auto family = counter_family("poseidon_transport_sent_bytes_total",
-                               "Payload sent to workers and servers, by the way it took");
+                               "Payload sent to workers and servers, by transport");
   add_value(family, {{"path", "shared_memory"}}, static_cast<double>(shared));
   add_value(family, {{"path", "socket"}}, static_cast<double>(sent));
   families.push_back(std::move(family));
@@ -169,7 +168,7 @@ void add_gpu(const GpuMonitor& monitor, MetricFamilies& families) {
   const auto add = [&](const char* name, const char* help, const std::optional<double>& value) {
     if (value.has_value()) families.push_back(single_gauge(name, help, *value));
   };
-  add("poseidon_gpu_memory_used_bytes", "Memory of this worker's GPU in use, by whomever",
+  add("poseidon_gpu_memory_used_bytes", "Memory of this worker's GPU in use by all processes",
       figures.memory_used_bytes);
   add("poseidon_gpu_memory_bytes", "Memory of this worker's GPU", figures.memory_total_bytes);
   add("poseidon_gpu_utilization_ratio",
@@ -185,7 +184,7 @@ void add_layers(const std::string& role, const ShownJob& job, MetricFamilies& fa
   auto received =
       counter_family("poseidon_layer_received_bytes_total", "Payload received for the layer");
   auto stall = counter_family("poseidon_layer_stall_seconds_total",
-                              "How long the engine stood still until the layer's parameters came");
+                              "Time that the engine waited for the layer's parameters");
   auto forward = counter_family("poseidon_layer_forward_seconds_total",
                                 "Time in the layer's forward passes of training");
   auto backward = counter_family("poseidon_layer_backward_seconds_total",
@@ -220,12 +219,11 @@ void add_layers(const std::string& role, const ShownJob& job, MetricFamilies& fa
 }
 
 void add_input(const DataProbe& data, MetricFamilies& families) {
-  auto stall =
-      counter_family("poseidon_data_stall_seconds_total",
-                     "How long the engine stood still because the next batch was not read yet");
+  auto stall = counter_family("poseidon_data_stall_seconds_total",
+                              "Time that the engine waited for the next batch");
   add_value(stall, {}, data.stall_seconds());
   auto corrupt = counter_family("poseidon_data_corrupt_samples_total",
-                                "Samples that cannot be read; others stand in for them");
+                                "Samples that cannot be read; other samples replace them");
   add_value(corrupt, {}, static_cast<double>(data.corrupt_samples()));
   families.push_back(std::move(stall));
   families.push_back(std::move(corrupt));

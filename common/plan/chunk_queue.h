@@ -24,7 +24,7 @@ namespace poseidon {
 
 /// The order in which waiting ids are sent on a stream.
 enum class SendOrder : std::uint8_t {
-  kNeed,   ///< first what the next forward pass needs first
+  kNeed,   ///< the chunk that the next forward pass needs first goes first
   kReady,  ///< in order of readiness: without priorities, to measure their effect
 };
 inline constexpr std::array kSendOrders = {SendOrder::kNeed, SendOrder::kReady};
@@ -42,8 +42,8 @@ constexpr std::optional<SendOrder> send_order_from_name(std::string_view name) {
   return std::nullopt;
 }
 
-/// Ids count in forward order, so the smallest waiting one is what the next forward pass needs
-/// first. A bit per id, and for SendOrder::kReady a list through all ids: no allocation after
+/// Ids count in forward order, so the smallest waiting id is the chunk that the next forward pass
+/// needs first. A bit per id, and for SendOrder::kReady a list through all ids: no allocation after
 /// creation.
 template <typename Id>
 class SendQueue {

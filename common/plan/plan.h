@@ -8,7 +8,7 @@
 // plan.json. Calls: nothing.
 //
 // Offsets and sizes count elements unless a name says bytes; predictions are seconds (`_s`).
-// Errors: INVALID_ARGUMENT, naming what does not fit.
+// Errors: INVALID_ARGUMENT, naming the part that does not fit.
 
 #include <cstdint>
 #include <optional>
@@ -97,8 +97,8 @@ struct Plan {
   std::int64_t batch_size = 0;  ///< samples per worker
   /// The norms for which servers delay steps, if any (common/wire/norm_wire.h).
   NormScope norm_scope = NormScope::kNone;
-  /// Element type of gradients and parameters on the wire; data.proto lists what is float32
-  /// regardless.
+  /// Element type of gradients and parameters on the wire; data.proto lists the messages that are
+  /// float32 regardless.
   ElementType wire_type = ElementType::kFloat32;
   SendOrder send_order = SendOrder::kNeed;    ///< on every stream
   std::vector<std::string> worker_addresses;  ///< by rank; "" where a worker does not listen

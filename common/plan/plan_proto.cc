@@ -60,7 +60,7 @@ absl::StatusOr<Plan> plan_from_message(const v1::PlanMessage& message) {
         "plan: the unknown wire dtype '", message.wire_dtype(), "'; known: fp32, bf16, fp16"));
   }
   plan.wire_type = *wire_type;
-  // A running job of an earlier version, which a new coordinator goes on with, has none.
+  // A running job of an earlier version, which a new coordinator continues, has none.
   const auto send_order =
       message.send_order().empty() ? SendOrder::kNeed : send_order_from_name(message.send_order());
   if (!send_order) {

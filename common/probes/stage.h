@@ -93,7 +93,7 @@ constexpr bool is_server_stage(Stage stage) {
 constexpr bool is_worker_stage(Stage stage) {
   return stage <= Stage::kSum || is_device_copy(stage);
 }
-/// Checkpoints are written while training goes on with later iterations.
+/// Checkpoints are written while later iterations train.
 constexpr bool is_of_iteration(Stage stage) {
   return stage != Stage::kCheckpoint && stage != Stage::kWrite;
 }

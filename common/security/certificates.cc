@@ -68,7 +68,7 @@ std::string written(BIO* bio) {
   return size > 0 ? std::string(data, static_cast<std::size_t>(size)) : "";
 }
 
-/// Nobody types a pass phrase: an encrypted key is no key here.
+/// There is no user to type a pass phrase, so an encrypted key is refused.
 int no_pass_phrase(char* /*out*/, int /*size*/, int /*writes*/, void* /*user*/) { return -1; }
 
 Certificate parse_certificate(const std::string& pem) {
@@ -238,7 +238,7 @@ Flaw verify(STACK_OF(X509) * authorities, X509* certificate, STACK_OF(X509) * ch
           facts_of(at == nullptr ? certificate : at)};
 }
 
-/// `facts`: of what was shown.
+/// `facts`: of the certificate that was sent.
 PeerObjection objection_to(const Flaw& flaw, const CertificateFacts& facts) {
   const std::string whose = absl::StrCat("the certificate \"", facts.subject, "\" ");
   const bool is_its_own = flaw.of.subject == facts.subject;
@@ -254,8 +254,8 @@ PeerObjection objection_to(const Flaw& flaw, const CertificateFacts& facts) {
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
       return {PeerRefusal::kUnknownCa,
               absl::StrCat(whose, "is signed by another authority (\"", facts.issuer,
-                           "\") than ours: all of a cluster need certificates of one `poseidon tls "
-                           "init`; if they have, somebody sits in between")};
+                           "\") than ours: all nodes of a cluster need certificates of one "
+                           "`poseidon tls init`; if they have, another party answers in between")};
     case X509_V_ERR_CERT_HAS_EXPIRED:
       return {PeerRefusal::kExpired,
               absl::StrCat(whose_time, "has expired (valid until ",
@@ -365,8 +365,8 @@ std::optional<PeerObjection> judge_certificate(const std::string& authority_pem,
                                                RoleSet wanted, std::int64_t now_unix_s) {
   if (certificate_pem.empty()) {
     return PeerObjection{PeerRefusal::kNoCertificate,
-                         "it has shown no certificate: this cluster asks everybody for one "
-                         "(--tls-dir with a certificate of `poseidon tls init`)"};
+                         "it sent no certificate: this cluster requires one (--tls-dir with a "
+                         "certificate of `poseidon tls init`)"};
   }
   const CertificateStack authorities = parse_chain(authority_pem);
   const Certificate certificate = parse_certificate(certificate_pem);

@@ -50,7 +50,7 @@ absl::StatusOr<CertificateFacts> read_certificate(const std::string& pem);
 /// INVALID_ARGUMENT when `key_pem` is no private key, or not the one of the certificate.
 absl::Status check_key(const std::string& certificate_pem, const std::string& key_pem);
 
-/// Why a peer is turned away; the values of a metric's label.
+/// Why a peer is refused; the values of a metric's label.
 enum class PeerRefusal : std::uint8_t {
   kHandshake,       ///< no TLS, or none that both speak
   kNoCertificate,   ///< the peer has shown none
@@ -66,7 +66,7 @@ enum class PeerRefusal : std::uint8_t {
 inline constexpr std::size_t kPeerRefusals = 10;
 const char* peer_refusal_name(PeerRefusal refusal);
 
-/// Whether a certificate would be used by who calls or by who answers.
+/// Whether the caller or the server uses the certificate.
 enum class CertificateUse : std::uint8_t { kCalls, kAnswers };
 
 struct PeerObjection {
@@ -82,8 +82,8 @@ std::optional<PeerObjection> judge_certificate(const std::string& authority_pem,
                                                const std::string& chain_pem, CertificateUse use,
                                                RoleSet wanted, std::int64_t now_unix_s);
 
-/// Until when the one of `authority_pem` that has signed the certificate is good, in seconds since
-/// 1970; nothing where it is not among them.
+/// Expiry time of the authority in `authority_pem` that has signed the certificate, in seconds
+/// since 1970; nullopt when none of them has.
 std::optional<std::int64_t> authority_until(const std::string& authority_pem,
                                             const std::string& certificate_pem);
 

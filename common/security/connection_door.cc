@@ -36,7 +36,7 @@ constexpr int kPauseMs = 50;
 /// Connections that are accepted before those that have come before are looked at again.
 constexpr int kMostAtOnce = 256;
 
-/// Half of what the process may open where that is less than the reserve.
+/// Half of the process's limit of open files when that is less than the reserve.
 std::size_t files_for_connections() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kReservedFiles;
@@ -154,7 +154,7 @@ absl::StatusOr<std::unique_ptr<ConnectionDoor>> ConnectionDoor::open(const std::
                                                                      DoorLimits limits) {
   const absl::StatusOr<Place> place = parse(address);
   if (!place.ok()) return place.status();
-  // As far as files allow; one address never gets all that there are then.
+  // As far as the limit of open files allows; one address never gets all of them.
   if (const std::size_t most = files_for_connections(); limits.connections > most) {
     limits.connections = most;
     limits.per_address = std::min(limits.per_address, std::max<std::size_t>(1, most / 2));
@@ -226,7 +226,8 @@ void ConnectionDoor::run() {
     waiting.assign(1, {wake_.get(), POLLIN, 0});
     for (const Descriptor& listener : listeners_) waiting.push_back({listener.get(), POLLIN, 0});
     for (const Arriving& arriving : arriving_) waiting.push_back({arriving.socket, POLLIN, 0});
-    // Without a deadline when nobody is arriving: this thread lives as long as the port is open.
+    // No deadline when no connection is in its handshake: this thread lives as long as the port is
+    // open.
     const int patience_ms =
         arriving_.empty() ? -1 : patience_until(arriving_.front().deadline, clock_.now());
     if (::poll(waiting.data(), waiting.size(), patience_ms) < 0 && errno != EINTR) break;
@@ -251,7 +252,7 @@ bool ConnectionDoor::hear(Arriving& arriving) {
     char first = 0;
     const ssize_t peeked = ::recv(arriving.socket, &first, 1, MSG_PEEK);
     if (peeked < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-    // Who has hung up already is gRPC's to notice, as ever.
+    // gRPC notices a peer that has already closed its connection.
     if (peeked <= 0 || first != kGreeting.front()) {
       take_(arriving.socket);
       return true;

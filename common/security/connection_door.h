@@ -1,8 +1,8 @@
 #pragma once
 
-// Listens in gRPC's place and hands it the connections, as many as there may be. gRPC 1.51 bounds
-// nothing here: when a flood of connections has used up the process's file descriptors, it stops to
-// listen for good.
+// Listens in gRPC's place and passes connections to it, up to a limit. gRPC 1.51 has no limit: when
+// a flood of connections has used up the process's file descriptors, it stops listening
+// permanently.
 //
 // With TLS the same port takes streams of our own (common/grpc/tls_sockets.h) beside gRPC's: the
 // first bytes of a connection say which it is, and the door waits for them.
@@ -33,7 +33,7 @@ namespace poseidon {
 struct DoorLimits {
   /// Connections at a time; fewer where the process may not open so many files.
   std::size_t connections = 8192;
-  /// Of them those of one address.
+  /// Connections of one address at a time.
   std::size_t per_address = 4096;
   /// For the first bytes of a connection, where they are waited for.
   Milliseconds greeting{10000};
@@ -59,19 +59,19 @@ absl::StatusOr<std::vector<SocketAddress>> look_up_address(const std::string& ad
 /// A nonblocking socket that is being connected; closed when that fails at once (errno).
 Descriptor begin_to_connect(const SocketAddress& address);
 
-/// A thread of its own accepts, from start() until destruction.
+/// A separate thread accepts, from start() until destruction.
 class ConnectionDoor {
  public:
   /// Gets an open socket, nonblocking, to own.
   using Take = std::function<void(int socket)>;
   enum class Refusal : std::uint8_t {
     kTooMany,    ///< the connection was one too many
-    kNoGreeting  ///< it began with a zero, but not with kGreeting, or said nothing at all
+    kNoGreeting  ///< it began with a zero, but not with kGreeting, or sent nothing at all
   };
   /// Hears of each connection that was not taken, by its address ("10.0.0.3").
   using Refuse = std::function<void(const std::string& peer, Refusal refusal)>;
   /// `address` is HOST:PORT; every address of HOST is listened on, port 0 takes any that is free.
-  /// ALREADY_EXISTS when the port is taken, otherwise what the system says.
+  /// ALREADY_EXISTS when the port is taken, otherwise the system's error.
   static absl::StatusOr<std::unique_ptr<ConnectionDoor>> open(const std::string& address,
                                                               DoorLimits limits = {});
   ~ConnectionDoor();
@@ -80,17 +80,17 @@ class ConnectionDoor {
 
   int port() const { return port_; }
   /// Once. All are called on the door's thread. `take_stream`: gets the connections that begin with
-  /// kGreeting, which is read. Without it every connection is taken at once; with it, as soon as
-  /// its first byte is here.
+  /// kGreeting, which is read. Without it every connection is passed on at once; with it, when its
+  /// first byte has arrived.
   void start(Take take, Refuse refuse, Take take_stream = nullptr);
 
  private:
-  /// A socket that was handed over; whether it is still open is seen from the descriptor's inode.
+  /// A socket that was passed on; its descriptor's inode shows whether it is still open.
   struct Open {
     std::size_t inode = 0;
     std::string peer;
   };
-  /// A connection that has not said yet how it comes in.
+  /// A connection whose first byte has not arrived yet.
   struct Arriving {
     int socket = -1;
     std::string peer;

@@ -143,7 +143,7 @@ TEST_F(Door, AFloodBeyondTheProcesssFilesDoesNotEndIt) {
   for (int i = 0; i < 18; ++i) callers.push_back(connect_to(door_->port()));
   ASSERT_TRUE(wait_taken(18));
   {
-    // Nobody can open one more file, this process's own ends included.
+    // No further file can be opened, not even this process's own ends.
     std::vector<Descriptor> all;
     while (true) {
       Descriptor next(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

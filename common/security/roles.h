@@ -1,8 +1,11 @@
 #pragma once
 
-// Who may ask whom for what: the roles that certificates give, and one table of all methods. Pure.
-// Before: common/security/certificates.h reads a peer's names. After: common/security/security.h
-// asks the table at every call.
+// The roles that certificates give, and a table of all methods: the roles that may call each method
+// and the roles that may serve it. Pure.
+//
+// Called by: common/security/certificates.h, which reads the names of a peer's certificate;
+// common/security/security.h, which checks every call against the table;
+// common/grpc/grpc_transport.h. Calls: nothing.
 
 #include <cstdint>
 #include <initializer_list>
@@ -14,7 +17,7 @@
 
 namespace poseidon {
 
-/// What a certificate says that its bearer is.
+/// The role of a certificate's holder.
 enum class PeerRole : std::uint8_t { kCoordinator, kServer, kWorker, kOperator, kMonitor };
 
 inline constexpr PeerRole kAllPeerRoles[] = {PeerRole::kCoordinator, PeerRole::kServer,
@@ -25,12 +28,12 @@ inline constexpr PeerRole kAllPeerRoles[] = {PeerRole::kCoordinator, PeerRole::k
 std::string_view peer_role_name(PeerRole role);
 std::optional<PeerRole> peer_role_from_name(std::string_view name);
 
-/// The DNS name (subject alternative name) that stands for a role in a certificate:
-/// "worker.poseidon.internal". Nobody resolves it.
+/// The DNS name (subject alternative name) that represents a role in a certificate:
+/// "worker.poseidon.internal". It is never resolved.
 std::string peer_role_dns_name(PeerRole role);
 
-/// A second name, in the certificates of all daemons: what Prometheus asks for, which knows one
-/// name for all of them.
+/// A second name in the certificates of all daemons, for Prometheus, which checks one name for all
+/// of its targets.
 inline constexpr std::string_view kDaemonDnsName = "daemon.poseidon.internal";
 
 class RoleSet {
@@ -53,16 +56,16 @@ class RoleSet {
 /// "a server or a worker"; "nobody" when empty.
 std::string to_string(RoleSet roles);
 
-/// The roles among the DNS names of a certificate; other names say nothing.
+/// The roles among the DNS names of a certificate; other names are ignored.
 RoleSet roles_of_names(std::span<const std::string> dns_names);
 
-/// Who may read metrics and the status page.
+/// The roles that may read metrics and the status page.
 inline constexpr RoleSet kPageReaders{PeerRole::kOperator, PeerRole::kMonitor};
 
 struct MethodRule {
   std::string_view method;  ///< "/poseidon.v1.Service/Method"
-  RoleSet callers;          ///< who may call it
-  RoleSet servers;          ///< who may answer it
+  RoleSet callers;          ///< roles that may call it
+  RoleSet servers;          ///< roles that may serve it
   /// With TLS its streams have connections of their own (common/grpc/tls_sockets.h).
   bool moves_tensors = false;
 };
@@ -70,7 +73,8 @@ struct MethodRule {
 /// Every method of proto/poseidon/v1.
 std::span<const MethodRule> method_rules();
 
-/// A method that the table does not have is an operator's, and the coordinator's to answer.
+/// The rule of a method. A method that is not in the table may be called by operators and served by
+/// the coordinator.
 MethodRule rule_of(std::string_view method);
 
 }  // namespace poseidon

@@ -41,7 +41,7 @@ constexpr std::uint64_t kMaxFileBytes = 65536;
 constexpr std::size_t kMinTokenBytes = 16;
 constexpr std::size_t kMaxTokenBytes = 1024;
 constexpr std::chrono::hours kExpiryWarning{30 * 24};
-/// Who may connect at all; what each may call is asked at every call.
+/// The roles that may connect at all; every call checks its caller's role again.
 constexpr RoleSet kHandshakeCallers{PeerRole::kServer, PeerRole::kWorker, PeerRole::kOperator};
 
 std::int64_t now_unix_s() {
@@ -50,16 +50,16 @@ std::int64_t now_unix_s() {
       .count();
 }
 
-/// Failed TLS handshakes of this process, whichever side began: gRPC tells nobody but its log,
+/// Failed TLS handshakes of this process, as client or server: gRPC reports them only in its log,
 /// which is one per process.
 std::atomic<std::uint64_t>& failed_handshakes() {
   static std::atomic<std::uint64_t> count{0};
   return count;
 }
 
-/// The addresses that connected to a port of this process lately. gRPC does not say whose handshake
-/// it is that fails, in its log or to a verifier: it is one of these, mostly the only one, as those
-/// who belong to the cluster keep their connections. Any thread.
+/// The addresses that connected to a port of this process lately. Neither gRPC's log nor a verifier
+/// names the peer of a failed handshake. It is one of these addresses, and mostly the only one,
+/// because nodes of the cluster keep their connections. Any thread.
 class RecentPeers {
  public:
   void add(int socket) {
@@ -103,7 +103,7 @@ class RecentPeers {
 
   const SystemClock clock_{};
   Mutex mutex_;
-  std::deque<Peer> peers_ ABSL_GUARDED_BY(mutex_);  ///< who came last is last
+  std::deque<Peer> peers_ ABSL_GUARDED_BY(mutex_);  ///< the newest is last
 };
 
 /// One, as gRPC's log is.
@@ -151,9 +151,9 @@ absl::Status check_private(const std::filesystem::path& path) {
   const mode_t forbidden = owned_by_root ? S_IRWXO | S_IWGRP | S_IXGRP : S_IRWXO | S_IRWXG;
   if ((file.st_mode & forbidden) == 0) return absl::OkStatus();
   const bool is_anothers = owned_by_root && ::geteuid() != 0;  // 600 would lock us out
-  return absl::InvalidArgumentError(
-      absl::StrCat(path.string(), " is a secret, but not for its owner alone: chmod ",
-                   is_anothers ? "640 " : "600 ", path.string()));
+  return absl::InvalidArgumentError(absl::StrCat(path.string(),
+                                                 " is a secret that others can read: chmod ",
+                                                 is_anothers ? "640 " : "600 ", path.string()));
 }
 
 absl::StatusOr<std::string> read_named(const char* option, const std::filesystem::path& path,
@@ -177,7 +177,7 @@ absl::StatusOr<std::string> read_token(const std::string& path) {
   if (!printable || token.size() < kMinTokenBytes || token.size() > kMaxTokenBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         kOption, " ", path, ": one line of ", kMinTokenBytes, " to ", kMaxTokenBytes,
-        " printable characters wanted; make one with `head -c 32 /dev/urandom | base64`"));
+        " printable characters expected; make one with `head -c 32 /dev/urandom | base64`"));
   }
   return token;
 }
@@ -189,7 +189,7 @@ struct Security::Tls : TlsIdentity {
   std::int64_t until_unix_s = 0;  ///< our certificate and its authority are good
   bool ends_with_authority = false;
 
-  /// Which of the two ends then, and what helps, for people.
+  /// Which of the two expires then, and the remedy, for people.
   const char* what_ends() const {
     return ends_with_authority ? "the authority of the certificate" : "the certificate";
   }
@@ -218,8 +218,9 @@ struct Security::Tls : TlsIdentity {
   }
 };
 
-/// Judges the other side of one kind of connection, in its handshake. gRPC leaves all of the
-/// judgement to it, so that we can say what is wrong; that the peer has the key is TLS's to prove.
+/// Judges the other side of one kind of connection, in its handshake. gRPC leaves the whole
+/// judgement to it, so our messages can name the fault; TLS itself proves that the peer has the
+/// key.
 class Security::Verifier final : public ExternalCertificateVerifier {
  public:
   Verifier(std::shared_ptr<const Tls> tls, std::shared_ptr<Counts> counts, CertificateUse use,
@@ -312,7 +313,7 @@ absl::StatusOr<std::shared_ptr<Security>> Security::load(const SecurityOptions& 
   return security;
 }
 
-// ---- who connects ----
+// ---- clients ----
 
 std::shared_ptr<grpc::ChannelCredentials> Security::channel_credentials(
     std::string_view method) const {
@@ -321,7 +322,7 @@ std::shared_ptr<grpc::ChannelCredentials> Security::channel_credentials(
   options.set_certificate_provider(tls_->provider());
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
-  options.set_verify_server_certs(false);  // the verifier does, and names what it objects to
+  options.set_verify_server_certs(false);  // the verifier does, and names its objection
   options.set_check_call_host(false);      // the name that counts is the role's
   options.set_certificate_verifier(ExternalCertificateVerifier::Create<Verifier>(
       tls_, counts_, CertificateUse::kAnswers, rule_of(method).servers));
@@ -339,7 +340,7 @@ absl::Status Security::explain(const absl::Status& error) const {
                       : absl::UnavailableError(absl::StrCat(error.message(), " (", hint, ")"));
 }
 
-// ---- who listens ----
+// ---- servers ----
 
 absl::StatusOr<std::unique_ptr<ServerPort>> Security::open_port(grpc::ServerBuilder& builder,
                                                                 const std::string& address,
@@ -350,7 +351,8 @@ absl::StatusOr<std::unique_ptr<ServerPort>> Security::open_port(grpc::ServerBuil
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, milliseconds(limits.idle));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits.calls_per_connection);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, limits.metadata_bytes);
-  // Ours compress nothing, and what is unpacked before it is looked at has no bound.
+  // Our processes do not compress, and a message that is decompressed before it is checked has no
+  // size limit.
   builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   return std::make_unique<ServerPort>(
       std::move(door),
@@ -365,7 +367,7 @@ std::shared_ptr<grpc::ServerCredentials> Security::server_credentials() const {
   grpc::experimental::TlsServerCredentialsOptions options(tls_->provider());
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
-  // The verifier refuses who shows none or a bad one, and says so.
+  // The verifier refuses a missing or invalid certificate, with a message.
   options.set_cert_request_type(GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_BUT_DONT_VERIFY);
   options.set_certificate_verifier(ExternalCertificateVerifier::Create<Verifier>(
       tls_, counts_, CertificateUse::kCalls, kHandshakeCallers));
@@ -390,7 +392,7 @@ void ServerPort::start(std::function<void(int socket)> take_stream) {
       [this](const std::string& peer, ConnectionDoor::Refusal refusal) {
         if (refusal == ConnectionDoor::Refusal::kTooMany) {
           security_->refuse(PeerRefusal::kTooMany, peer,
-                            "as many connections as this port may have are open");
+                            "this port has its maximum number of connections");
         } else {
           security_->refuse(PeerRefusal::kHandshake, peer,
                             "it began neither a TLS handshake nor a stream");
@@ -446,7 +448,7 @@ absl::Status Security::admit(const MethodCaller& caller) {
         "coordinator has");
   }
   if (!same_secret(*caller.join_token, token_)) {
-    refuse(PeerRefusal::kWrongToken, caller.peer, "the call carries another join token");
+    refuse(PeerRefusal::kWrongToken, caller.peer, "the call carries a wrong join token");
     return absl::UnauthenticatedError(
         "the join token is not this cluster's: give --join-token-file with the file that its "
         "coordinator has");
@@ -546,8 +548,7 @@ void add_security_options(CLI::App& app, SecurityOptions& options) {
                  "folder with ca.crt, tls.crt and tls.key (poseidon tls init): TLS on every "
                  "connection, both sides show certificates");
   app.add_option("--join-token-file", options.join_token_file,
-                 "file with the secret that all of the cluster know; without TLS it travels in "
-                 "plain text");
+                 "file with the cluster's shared secret; without TLS it travels in plain text");
 }
 
 }  // namespace poseidon

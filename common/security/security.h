@@ -1,14 +1,14 @@
 #pragma once
 
 // The one place that makes gRPC credentials and opens gRPC ports: mutual TLS, the join token, the
-// roles of callers, and the limits of a port (docs/security.md). It also judges who reads pages of
-// figures (common/pages/http_server.h).
+// roles of callers, and the limits of a port (docs/security.md). It also decides which clients may
+// read metrics and status pages (common/pages/http_server.h).
 //
-// With TLS both sides of every connection show a certificate of the cluster's authority, and both
-// judge it in the handshake (common/security/certificates.h). Who answers must have the role that
-// the method asks for (common/security/roles.h), so that no worker poses as a coordinator; who
-// calls is asked for its role at every call. With a join token every call carries it. With neither,
-// everybody is let in.
+// With TLS both sides of every connection send a certificate of the cluster's authority, and both
+// check the other's in the handshake (common/security/certificates.h). The client checks that the
+// server has a role that may serve the method (common/security/roles.h), so a worker cannot pose as
+// a coordinator. The server checks the client's role at every call. With a join token, every call
+// carries the token. With neither, all clients are accepted.
 //
 // Called by: main() loads it; common/grpc/grpc_transport.cc, common/node/control_client.cc,
 // coordinator/service.cc and cli/remote/coordinator_client.cc connect and listen through it.
@@ -43,13 +43,13 @@ class ExternalConnectionAcceptor;
 
 namespace poseidon {
 
-/// The methods that the coordinator answers begin so.
+/// Prefix of the methods that the coordinator serves.
 inline constexpr std::string_view kCoordinatorMethods = "/poseidon.v1.Coordinator/";
 
 class ConnectionDoor;
 class Security;
 
-/// A port that is listened on. Goes before its server does.
+/// A listening port. Destroy it before its server.
 class ServerPort {
  public:
   using Connections = grpc::experimental::ExternalConnectionAcceptor;
@@ -57,9 +57,9 @@ class ServerPort {
              std::shared_ptr<Security> security);
   ~ServerPort();
   int port() const;
-  /// Once the server is built: lets callers in. `take_stream`: on the door's thread, gets the
-  /// sockets that carry one stream in TLS (kGreeting in connection_door.h) to own; gRPC never hears
-  /// of them. Without it all go to gRPC.
+  /// Accepts connections; call once the server is built. `take_stream` is called on the door's
+  /// thread with each socket that carries one stream in TLS (kGreeting in connection_door.h), and
+  /// owns it; gRPC never sees these sockets. Without it all sockets go to gRPC.
   void start(std::function<void(int socket)> take_stream = nullptr);
 
  private:
@@ -68,32 +68,32 @@ class ServerPort {
   const std::unique_ptr<ConnectionDoor> door_;  ///< last: its thread uses the others
 };
 
-/// Of each connection to a gRPC port.
+/// Limits of each connection to a gRPC port.
 struct PortLimits {
-  /// From accepting it until TLS and HTTP/2 have greeted; then it is cut.
+  /// Time from accepting a connection until its TLS and HTTP/2 handshakes are done; then it is cut.
   Milliseconds handshake{10000};
-  /// One without a call is closed.
+  /// A connection without a call for this long is closed.
   Milliseconds idle{60000};
   int calls_per_connection = 16;  ///< at a time
   int metadata_bytes = 16384;     ///< the headers of one call
 };
 
-/// What one who answers shows, and what it knows the others by. PEM.
+/// A server's certificate and key, and the authority that it checks clients against. PEM.
 struct TlsIdentity {
   std::string authority_pem;
   std::string certificate_pem;
   std::string key_pem;
 };
 
-/// What is known of one who calls a method.
+/// The known facts about the caller of a method.
 struct MethodCaller {
   std::string peer;              ///< "10.0.0.3:4711"
   std::string method;            ///< "/poseidon.v1.Service/Method"
-  CertificateFacts certificate;  ///< that it has shown; without TLS, empty
+  CertificateFacts certificate;  ///< that it sent; empty without TLS
   std::optional<std::string> join_token;
 };
 
-/// Any thread. Unchanging but for its counts; shared by all that connects and listens.
+/// Any thread. Only its counts change. Shared by all clients and servers of the process.
 class Security : public std::enable_shared_from_this<Security> {
  public:
   /// Neither TLS nor token.
@@ -108,16 +108,16 @@ class Security : public std::enable_shared_from_this<Security> {
   bool has_tls() const { return tls_ != nullptr; }
   bool has_token() const { return !token_.empty(); }
 
-  // ---- who connects ----
+  // ---- clients ----
 
-  /// For a channel on which only `method` (and others that the same roles answer) is called.
+  /// For a channel for `method` and other methods that the same roles serve.
   std::shared_ptr<grpc::ChannelCredentials> channel_credentials(std::string_view method) const;
-  /// Before the call starts: adds the token.
+  /// Adds the token; call before the call starts.
   void sign(grpc::ClientContext& context) const;
-  /// The same error, and what to look at when it is one of connecting.
+  /// The same error, with advice when it is an error of connecting.
   absl::Status explain(const absl::Status& error) const;
 
-  // ---- who listens ----
+  // ---- servers ----
 
   /// Listens on `address` (HOST:PORT, port 0: any) for the server that will be built, with our
   /// credentials, and these limits beside those of ConnectionDoor. ALREADY_EXISTS when the port is
@@ -130,19 +130,19 @@ class Security : public std::enable_shared_from_this<Security> {
   /// token.
   absl::Status admit(const grpc::ServerContextBase& context, std::string_view method);
   absl::Status admit(const MethodCaller& caller);
-  /// What the peer's certificate says that it is; without TLS nothing is known of it.
+  /// The roles in the peer's certificate; nullopt without TLS.
   std::optional<RoleSet> roles_of(const grpc::ServerContextBase& context) const;
-  /// For a server of its own that speaks TLS; null without.
+  /// For a separate server that speaks TLS; null without TLS.
   const TlsIdentity* identity() const;
-  /// Whether one who has shown these certificates (PEM: its own, "" for none, and what it sent with
-  /// it) may read pages of figures. PERMISSION_DENIED says why not; counted and logged.
+  /// Whether a client with these certificates (PEM: its own, "" for none, and the chain that it
+  /// sent) may read metrics and status pages. PERMISSION_DENIED says why not; counted and logged.
   absl::Status admit_reader(const std::string& certificate_pem, const std::string& chain_pem,
                             std::string_view peer);
   // ---- for streams in TLS that gRPC does not carry ----
 
   /// "": off. What an opening carries.
   const std::string& join_token() const { return token_; }
-  /// In the handshake: what is wrong with the certificate of a caller; counted and logged.
+  /// In the handshake: the fault of a caller's certificate, which is counted and logged.
   std::optional<PeerObjection> judge_caller(const std::string& certificate_pem,
                                             const std::string& chain_pem, std::string_view peer);
   /// The same of one that is called at `address` for `method`.
@@ -150,7 +150,7 @@ class Security : public std::enable_shared_from_this<Security> {
                                               const std::string& chain_pem, std::string_view method,
                                               std::string_view address);
 
-  /// For what turns out later than admit(): counts and logs. `peer` as gRPC names it.
+  /// Counts and logs a refusal that is found after admit(). `peer` as gRPC names it.
   void refuse(PeerRefusal refusal, std::string_view peer, const std::string& message);
 
   // ---- for metrics ----
@@ -176,8 +176,8 @@ class Security : public std::enable_shared_from_this<Security> {
 /// Whether two secrets are the same, in a time that does not tell where they differ.
 bool same_secret(std::string_view a, std::string_view b);
 
-/// What an operator should look at when a connection failed with this text. `tls`: whether we speak
-/// it. "" when nothing can be told. Pure.
+/// Advice for an operator when a connection failed with this text. `tls`: whether we speak it. ""
+/// when nothing can be told. Pure.
 std::string connection_hint(std::string_view error, bool tls);
 
 /// Routes gRPC's own log lines to ours (debug), and counts the TLS handshakes that failed in this

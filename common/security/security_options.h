@@ -1,7 +1,7 @@
 #pragma once
 
-// How a process proves who it is, as its options say (common/security/security.h does it). "" is
-// off.
+// The credentials of a process, as its options name them (common/security/security.h uses them). ""
+// is off.
 
 #include <string>
 

@@ -104,8 +104,8 @@ TEST_F(SecurityTest, WhatEndsFirstCounts) {
   EXPECT_NEAR(static_cast<double>((*loaded)->expires_unix_s().value_or(0)),
               static_cast<double>(days_from_now(20)), 60);
 
-  // Both at once, as `tls issue` makes them near the authority's end: then another of it helps
-  // nobody.
+  // Both at once, as `tls issue` makes them near the authority's end: then another certificate of
+  // it does not help.
   const auto over = make_authority("authority", {days_from_now(-100), days_from_now(-1)});
   const auto late =
       issue_certificate(*over, PeerRole::kWorker, "node", {days_from_now(-10), days_from_now(-1)});

@@ -20,7 +20,7 @@
 namespace poseidon {
 namespace {
 
-/// One byte of length, and the name: what is spoken inside, and its version.
+/// One byte of length, and the name of the protocol inside TLS with its version.
 constexpr std::array<unsigned char, 18> kStreamProtocol{
     17, 'p', 'o', 's', 'e', 'i', 'd', 'o', 'n', '-', 's', 't', 'r', 'e', 'a', 'm', '/', '1'};
 /// AES-128 is first: with OpenSSL 3.0 it costs no more than AES-256, elsewhere less.
@@ -93,7 +93,7 @@ int choose_protocol(SSL* /*ssl*/, const unsigned char** out, unsigned char* out_
   return SSL_TLSEXT_ERR_OK;
 }
 
-/// What the other end is told of our objection.
+/// The TLS alert that tells the other end our objection.
 int verify_error(PeerRefusal refusal) {
   switch (refusal) {
     case PeerRefusal::kUnknownCa:
@@ -107,7 +107,7 @@ int verify_error(PeerRefusal refusal) {
 
 }  // namespace
 
-// ---- what connections share ----
+// ---- shared by all connections ----
 
 absl::StatusOr<std::shared_ptr<const TlsContext>> TlsContext::make(const TlsIdentity& identity,
                                                                    End end) {

@@ -1,7 +1,7 @@
 #pragma once
 
 // TLS 1.3 by OpenSSL on a nonblocking socket: one end of a connection on which both ends show
-// certificates. It judges nothing itself: a function is asked in the handshake.
+// certificates. It does not check certificates itself: it calls a function in the handshake.
 //
 // Called by: common/grpc/tls_sockets.h, which waits for the socket. Calls: OpenSSL, the socket, and
 // common/security/security.h for the judgement.
@@ -29,7 +29,7 @@ namespace poseidon {
 
 struct TlsIdentity;
 
-/// What all connections of one direction share. Any thread.
+/// The shared state of all connections of one direction. Any thread.
 class TlsContext {
  public:
   enum class End : std::uint8_t { kCalls, kAnswers };
@@ -50,7 +50,7 @@ class TlsContext {
 /// whose other end may be gone.
 class TlsSession {
  public:
-  /// What the other end has shown (PEM): its certificate, "" for none, and all that it sent.
+  /// The certificates of the other end (PEM): its own, "" for none, and the chain that it sent.
   /// Nothing: it is accepted.
   using Judge = std::function<std::optional<PeerObjection>(const std::string& certificate_pem,
                                                            const std::string& chain_pem)>;
@@ -60,9 +60,9 @@ class TlsSession {
     kWantsWrite,  ///< again when the socket takes bytes; a write then with the same bytes
     kClosed,      ///< the other end has closed it properly (close_notify)
     kCut,         ///< the connection has ended in another way
-    kAlert,       ///< the other end objects to what it got
+    kAlert,       ///< the other end refused our certificate or message
     kJudged,      ///< the other end's certificate is refused, see objection()
-    kBroken       ///< what came is not TLS, or was changed on its way
+    kBroken       ///< the received bytes are not TLS, or were changed on their way
   };
   struct Result {
     Outcome outcome = Outcome::kDone;

@@ -55,7 +55,7 @@ POSEIDON_ALWAYS_INLINE float from_float16(std::uint16_t value) {
     return __builtin_bit_cast(float, sign | 0x7F800000 | ((magnitude & 0x3FF) << 13) |
                                          (magnitude > 0x7C00 ? 0x400000u : 0u));
   }
-  if (magnitude < 0x400) {  // subnormal: so many units of 2^-24
+  if (magnitude < 0x400) {  // subnormal: a multiple of 2^-24
     const float unsigned_value = static_cast<float>(magnitude) * 0x1p-24f;
     return __builtin_bit_cast(float, sign | __builtin_bit_cast(std::uint32_t, unsigned_value));
   }

@@ -1,6 +1,6 @@
 #pragma once
 
-// What an optimizer step does to one element, or to one vector of elements: the arithmetic behind
+// An optimizer step of one element, or of one vector of elements: the arithmetic behind
 // common/tensor/optimizer.h, written once for all processors. Pure.
 //
 // Called by: common/tensor/kernels_body.h (which explains why everything here must be inlined) and

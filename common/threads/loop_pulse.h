@@ -29,8 +29,7 @@ class LoopPulse {
 
   void turn(Nanoseconds now) { turned_at_.store(now, std::memory_order_relaxed); }
 
-  /// UNAVAILABLE, naming the loop and for how long, when it has not turned for `patience` or
-  /// longer.
+  /// UNAVAILABLE, naming the loop and the time, when it has not turned for `patience` or longer.
   absl::Status alive(Nanoseconds now, Nanoseconds patience) const {
     const Nanoseconds silent = now - turned_at_.load(std::memory_order_relaxed);
     if (silent < patience) return absl::OkStatus();

@@ -5,14 +5,15 @@
 // Called by: every class with state that several threads use. Calls: std::mutex,
 // std::condition_variable.
 //
-// A member says which mutex guards it (ABSL_GUARDED_BY), a function which mutex its caller holds
-// (ABSL_EXCLUSIVE_LOCKS_REQUIRED). Clang then refuses to compile an access without the lock. GCC
-// ignores the annotations. libstdc++ does not annotate std::mutex, which is why this class is
-// there; it adds nothing else to it.
+// ABSL_GUARDED_BY names the mutex that guards a member; ABSL_EXCLUSIVE_LOCKS_REQUIRED names the
+// mutex that the caller of a function must hold. Clang then refuses to compile an access without
+// the lock. GCC ignores the annotations. This class exists because libstdc++ does not annotate
+// std::mutex; it adds nothing else.
 //
-// Clang looks into a lambda as into a function of its own, that is without the locks of whoever
-// made it. A lambda that reads guarded members, as the condition of a wait does, says so itself:
-//   changed_.wait(mutex_, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return is_over_; });
+// Clang checks a lambda as a separate function, without the locks of the function that contains it.
+// So a lambda that reads guarded members, such as the condition of a wait, needs its own
+// annotation: changed_.wait(mutex_, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return
+// is_over_; });
 
 #include <chrono>
 #include <condition_variable>
@@ -78,7 +79,7 @@ class CondVar {
   void notify_one() { changed_.notify_one(); }
   void notify_all() { changed_.notify_all(); }
 
-  /// Until it is notified, or for no reason at all.
+  /// Waits until it is notified; may also return without a reason.
   void wait(Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     Held held(mutex);
     changed_.wait(held.lock);
@@ -101,7 +102,7 @@ class CondVar {
     Held held(mutex);
     return changed_.wait_until(held.lock, deadline, std::move(condition));
   }
-  /// Until it is notified, the time is over, or for no reason at all.
+  /// Waits until it is notified or the time is over; may also return without a reason.
   template <typename Time>
   void wait_for(Mutex& mutex, const Time& time) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     Held held(mutex);
@@ -109,7 +110,7 @@ class CondVar {
   }
 
  private:
-  /// A mutex that its caller holds and goes on to hold, as std::condition_variable wants it.
+  /// A mutex that the caller holds and keeps, in the form that std::condition_variable needs.
   struct Held {
     explicit Held(Mutex& mutex) : lock(mutex.mutex_, std::adopt_lock) {}
     ~Held() { lock.release(); }

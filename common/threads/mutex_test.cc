@@ -50,7 +50,7 @@ TEST(MutexLock, GivesItUpInBetweenAndAtTheEndOnce) {
     EXPECT_EQ(counter.value, 2);
     lock.unlock();
   }
-  const MutexLock lock(counter.mutex);  // would wait for ever if the block above still had it
+  const MutexLock lock(counter.mutex);  // would block if the scope above still held the mutex
   EXPECT_EQ(counter.value, 2);
 }
 

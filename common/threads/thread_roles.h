@@ -7,11 +7,11 @@
 //
 // A role locks nothing and costs one load where it is asserted. Members that belong to a thread are
 // ABSL_GUARDED_BY(role_), functions that run on it ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_). Clang
-// checks everything in between. Where it cannot know, which is where another class calls (a handler
-// of a stream, a posted lambda), the function begins with role_.assert_held(), which looks at the
-// thread in every build: a wrong thread is a bug that the sanitizers see only sometimes.
+// checks everything in between. Clang cannot check calls from another class (a handler of a stream,
+// a posted lambda). Such a function begins with role_.assert_held(), which checks the thread in
+// every build, because sanitizers find a wrong thread only sometimes.
 //
-// A constructor and a destructor are not checked: nobody else has the object then.
+// Constructors and destructors are not checked: no other thread has the object then.
 
 #include <atomic>
 #include <thread>
@@ -21,8 +21,8 @@
 
 namespace poseidon {
 
-/// What one thread at a time does, from a ScopedThreadRole on to its end: a thread that the class
-/// starts itself, or a task that somebody runs for it.
+/// Work of one thread at a time, from a ScopedThreadRole to its end: a thread that the class
+/// starts, or a task that another class runs for it.
 class ABSL_LOCKABLE ThreadRole {
  public:
   ThreadRole() = default;
@@ -38,7 +38,8 @@ class ABSL_LOCKABLE ThreadRole {
  private:
   friend class ScopedThreadRole;
   void enter() {
-    // Nobody waits for a role: two threads in it at the same time are the bug that it is there for.
+    // A role is no lock and never waits: two threads in it at the same time are the bug that it
+    // detects.
     std::thread::id nobody;
     POSEIDON_CHECK(holder_.compare_exchange_strong(nobody, std::this_thread::get_id()),
                    "one thread has a role at a time, and takes it once");

@@ -35,7 +35,7 @@ ThreadTeam::ThreadTeam(int threads) {
   try {
     for (int i = 1; i < threads; ++i) helpers_.emplace_back([this] { help(); });
   } catch (const std::system_error& error) {
-    // A limit on threads is no reason to die of: those that there are do it.
+    // A limit on threads is not fatal: the team works with those that it could start.
     spdlog::warn("{} of {} threads for sums and steps: {}", helpers_.size() + 1, threads,
                  error.what());
   }
@@ -56,7 +56,7 @@ void ThreadTeam::for_ranges(std::size_t elements, Body body) {
     elements_ = elements;
     body_ = &body;
     next_.store(0, std::memory_order_relaxed);
-    // Read-modify-write, which no later read overtakes: notify_all looks for who sleeps.
+    // Read-modify-write, which no later read overtakes: notify_all reads the number of sleepers.
     gate_.fetch_or(kOpen);
     gate_.notify_all();
     take_ranges();

@@ -7,9 +7,10 @@
 // nothing.
 //
 // Concurrency
-//  1. The caller works too. Each thread takes its next range itself, so nobody waits for a helper
-//     that wakes late or whose core is busy. The caller waits only for ranges that helpers have
-//     begun, at most one per helper. A helper that loses its core delays the caller for that time.
+//  1. The caller works too. Each thread takes its next range itself, so no thread waits for a
+//     helper that wakes late or whose core is busy. The caller waits only for ranges that helpers
+//     have begun, at most one per helper. A helper that loses its core delays the caller for that
+//     time.
 //  2. Helpers enter through a gate that closes before the call returns. No helper sees a finished
 //     loop or a half-written next one.
 //  3. A helper without work spins for kSpin, so that a loop that follows at once finds it awake.

@@ -12,12 +12,12 @@
 namespace poseidon {
 namespace {
 
-/// Messages one direction holds before on_written is withheld: what a socket's buffers would hold.
+/// Messages that one direction holds before on_written is withheld, like a socket's buffers.
 constexpr std::size_t kPipeCapacityMessages = 2;
 
 }  // namespace
 
-/// A process: what happens to it, happens here.
+/// A process; faults are applied to it here.
 class MemoryNetwork::Endpoint final : public Transport {
  public:
   Endpoint(MemoryNetwork* network, std::string name) : network_(network), name_(std::move(name)) {}
@@ -86,7 +86,7 @@ class MemoryNetwork::Pipe : public std::enable_shared_from_this<Pipe> {
     Bytes bytes = copy(message);
     ++to.in_flight;
     network_->max_queued_ = std::max(network_->max_queued_, to.in_flight);
-    if (cut_) return;  // lost; the end hears of it
+    if (cut_) return;  // lost; the end is told
     if (network_->draw(network_->faults_.cut)) {
       ++network_->cuts_;
       cut();
@@ -107,8 +107,8 @@ class MemoryNetwork::Pipe : public std::enable_shared_from_this<Pipe> {
     post(i, [this, i] { deliver(i); });
   }
 
-  /// `from` ends the stream with `status`: both ends hear on_closed, the other after what was
-  /// written.
+  /// `from` ends the stream with `status`: both ends get on_closed, the other end after all
+  /// messages written before.
   void close(int from, const absl::Status& status) {
     side(from).has_closed = true;
     Side& to = side(1 - from);
@@ -123,7 +123,7 @@ class MemoryNetwork::Pipe : public std::enable_shared_from_this<Pipe> {
 
   void abandon(int i) {
     side(i).handler = nullptr;
-    if (!cut_ && !side(i).has_closed) cut();  // what was written before a close still arrives
+    if (!cut_ && !side(i).has_closed) cut();  // messages written before a close still arrive
   }
 
   void cut() {
@@ -314,7 +314,7 @@ void MemoryNetwork::at(Nanoseconds time, Endpoint* of, std::function<void()> fun
   events_.emplace(std::make_pair(time, sequence_++), Event{of, std::move(function)});
 }
 
-// ---- what happens to processes ----
+// ---- faults of processes ----
 
 std::vector<std::shared_ptr<MemoryNetwork::Pipe>> MemoryNetwork::pipes() {
   std::vector<std::shared_ptr<Pipe>> alive;

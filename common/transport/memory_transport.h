@@ -21,12 +21,12 @@
 
 namespace poseidon {
 
-/// What goes wrong on a MemoryNetwork. All zero: a perfect network with a fixed delay.
+/// The faults of a MemoryNetwork. All zero: a perfect network with a fixed delay.
 struct MemoryFaults {
   Nanoseconds min_delay{Milliseconds(1)};
   Nanoseconds max_delay{Milliseconds(1)};  ///< of each message, uniform
-  /// Probabilities per message. A cut breaks the stream: what is under way in both directions is
-  /// lost, and each end hears of it at its own time.
+  /// Probabilities per message. A cut breaks the stream: messages under way in both directions are
+  /// lost, and each end gets on_closed at its own time.
   double cut = 0.0;
   double duplicate = 0.0;  ///< delivered twice
   double reorder = 0.0;    ///< may overtake messages before it on the same stream

@@ -46,8 +46,8 @@ ArenaAddress from_proto(const v1::SharedMemoryOffer& offer) {
           .bytes = offer.bytes()};
 }
 
-/// Messages whose payload nobody reads any more, until the next header tells the sender. Locked
-/// because a kept message may be let go anywhere.
+/// Messages whose payload is no longer read, until the next header tells the sender. Locked because
+/// a kept message may be let go anywhere.
 class ReleasedList {
  public:
   void add(std::uint64_t sequence) {
@@ -88,7 +88,7 @@ struct Received {
   }
 };
 
-/// How much of what was sent has not been counted off by the other end.
+/// How many of the sent messages and bytes the other end has not acknowledged.
 class Window {
  public:
   /// Whether another message may go through a window of `share` bytes: two always may, however
@@ -144,7 +144,7 @@ class PacedStream final : public Stream, public StreamHandler {
   void write(OutgoingMessage message) override {
     POSEIDON_CHECK(!writing_ && !closing_, "one write at a time, and none after close");
     writing_ = true;
-    if (refused_) return;  // the user hears of it by on_closed, and need not know before
+    if (refused_) return;  // on_closed reports it to the user
     outgoing_ = std::move(message);
     if (mode_ == Mode::kWaits) mode_ = Mode::kPlain;  // speaks first: no time to agree
     pump();
@@ -154,7 +154,7 @@ class PacedStream final : public Stream, public StreamHandler {
     paused_ = false;
     if (mode_ == Mode::kPlain) inner_->resume_reads();
     if (held_.empty()) return;
-    loop_->post([this, alive = alive_] {  // a handler hears nothing before this call returns
+    loop_->post([this, alive = alive_] {  // a handler gets no event before this call returns
       if (*alive) deliver_held();
     });
   }
@@ -199,7 +199,7 @@ class PacedStream final : public Stream, public StreamHandler {
  private:
   enum class Mode {
     kOffers,  ///< has sent its offer, waits for the answer
-    kWaits,   ///< accepted, has heard nothing yet
+    kWaits,   ///< accepted; has received nothing yet
     kPlain,   ///< the other end is not ours
     kPaced,
   };
@@ -303,15 +303,15 @@ class PacedStream final : public Stream, public StreamHandler {
           std::find_if(in_flight_.begin(), in_flight_.end(),
                        [sequence](const InFlight& f) { return f.sequence == sequence; });
       if (released == in_flight_.end()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("stream header: message ", sequence, " is released, but nobody holds it"));
+        return absl::InvalidArgumentError(absl::StrCat("stream header: message ", sequence,
+                                                       " is released, but it is not under way"));
       }
       in_flight_.erase(released);
     }
     return absl::OkStatus();
   }
 
-  /// Adds what stayed in the sender's memory to the message.
+  /// Adds the payload that stayed in the sender's memory to the message.
   absl::Status attach_payload(const StreamHeader& header, Bytes& message) {
     if (header.payload_bytes == 0) return absl::OkStatus();
     const auto payload =
@@ -370,7 +370,7 @@ class PacedStream final : public Stream, public StreamHandler {
   }
   void forget_sent() { count_off(sent_.end()); }
 
-  /// Gives the transport below what there is to say.
+  /// Passes pending messages to the transport below.
   void pump() {
     if (inner_busy_ || ended_ || refused_ || mode_ == Mode::kOffers || mode_ == Mode::kWaits)
       return;
@@ -474,7 +474,7 @@ class PacedStream final : public Stream, public StreamHandler {
   std::uint64_t asked_ = 0;  ///< once so many are taken the other end wants to know
   std::deque<Bytes> held_;   ///< came while paused
 
-  std::unique_ptr<Stream> inner_;  ///< dies first: nothing is heard after it
+  std::unique_ptr<Stream> inner_;  ///< destroyed first: no event comes after that
 };
 
 }  // namespace

@@ -63,7 +63,7 @@ inline constexpr std::uint64_t kWindowBytes = 4 << 20;
 /// Most messages in flight, however small.
 inline constexpr std::uint64_t kWindowMessages = 64;
 
-/// The bytes that a transport may have in flight on all of its streams together. Loop only, but for
+/// The bytes that a transport may have in flight on all of its streams together. Loop only, except
 /// resize.
 class SharedWindow {
  public:
@@ -91,8 +91,8 @@ struct PacedTraffic {
 class PacedTransport final : public Transport {
  public:
   /// `inner` and `arena` must outlive it, and it must outlive its streams. `arena` holds what this
-  /// process sends; null: no shared memory in either direction. `window_bytes` > 0: what its
-  /// streams may have in flight together (common/transport/windows.h).
+  /// process sends; null: no shared memory in either direction. `window_bytes` > 0: limit of the
+  /// bytes in flight on all of its streams together (common/transport/windows.h).
   PacedTransport(Transport* inner, SharedArena* arena,
                  std::int64_t window_bytes = kWorkerWindowBytes);
   ~PacedTransport() override;

@@ -81,7 +81,7 @@ class PacedTransportTest : public ::testing::Test {
   static OutgoingMessage bare(std::string_view bytes) {
     return {.prefix = bytes, .payload = {}, .payload_owner = nullptr};
   }
-  /// A payload in `arena`; `owner` tells whether anybody still holds it.
+  /// A payload in `arena`; `owner` shows whether it is still held.
   OutgoingMessage message(SharedArena& arena, char fill, std::weak_ptr<const void>* owner) {
     std::shared_ptr<char> memory(static_cast<char*>(arena.allocate(kPayloadBytes)),
                                  [&arena](char* p) { arena.free(p); });
@@ -268,7 +268,7 @@ class ManyStreamsTest : public PacedTransportTest, public Acceptor {
 TEST_F(ManyStreamsTest, ShareTheWindowAndNoneWaitsForAnothersShare) {
   constexpr std::size_t kStreams = 16;
   add_streams(kStreams, /*pause=*/true);
-  const std::size_t under_way = fill(clients_);  // the sender has not heard of the taken ones
+  const std::size_t under_way = fill(clients_);  // the sender does not know yet which were taken
   EXPECT_GE(under_way, kWorkerWindowBytes);
   EXPECT_LE(under_way, kWorkerWindowBytes + kStreams * kMessageBytes);
 
@@ -482,7 +482,7 @@ TEST_F(PacedTransportTest, HostileHeadersEndTheStreamWithAReason) {
   } cases[] = {
       {frame([](auto& f) { f.mutable_offer(); }), "second offer"},
       {frame([](auto& f) { f.set_delivered(7); }), "7 messages taken, 0 were sent"},
-      {frame([](auto& f) { f.add_released(0); }), "nobody holds it"},
+      {frame([](auto& f) { f.add_released(0); }), "it is not under way"},
       {frame([](auto& f) {
          f.set_payload_offset(1ULL << 40);
          f.set_payload_bytes(8);

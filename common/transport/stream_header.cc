@@ -110,7 +110,7 @@ absl::StatusOr<DecodedStreamHeader> decode_stream_header(const Bytes& message) {
     std::uint64_t value = 0;
     if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_VARINT ||
         !input.ReadVarint64(&value)) {
-      return malformed(absl::StrCat("field ", field, " is no number, or cut short"));
+      return malformed(absl::StrCat("field ", field, " is not a number, or is truncated"));
     }
     if (absl::Status status = set_field(decoded.header, field, value); !status.ok()) return status;
   }

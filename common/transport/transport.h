@@ -11,10 +11,10 @@
 //     run on it, one at a time, so code on the loop needs no locks.
 //  2. `post` may be called from any thread. Everything else is called on the loop only.
 //  3. A stream delivers messages in order and whole, or closes. It has ended only when the other
-//     side has said so; a connection that ends in another way is a broken stream, UNAVAILABLE. So
-//     is one on which nothing was heard for the keepalive's interval and timeout, signs of life
-//     included. After on_closed, or once the Stream object is destroyed, its handler gets no more
-//     events.
+//     side has sent its end; a connection that ends in another way is a broken stream, UNAVAILABLE.
+//     So is one that has received nothing, not even a keepalive, for the keepalive's interval and
+//     timeout together. After on_closed, or once the Stream object is destroyed, its handler gets
+//     no more events.
 //  4. Bounds: one message being written per stream (the caller keeps the queue, and so the order),
 //     one message being read; while reads are paused, the sender is held back by flow control.
 //  5. No call delivers an event before it returns. A handler may destroy any stream, its own
@@ -82,7 +82,7 @@ struct OutgoingMessage {
   std::shared_ptr<const void> payload_owner;  ///< released once the transport needs it no more
 };
 
-/// What the handler of a message wants next.
+/// Whether the handler of a message wants the next one.
 enum class ReadNext {
   kContinue,  ///< deliver the next message
   kPause,     ///< deliver none until Stream::resume_reads: back-pressure reaches the sender
@@ -110,7 +110,7 @@ class Stream {
   virtual void write(OutgoingMessage message) = 0;
   /// Undoes ReadNext::kPause; harmless otherwise.
   virtual void resume_reads() = 0;
-  /// Ends the stream after what was written; the other side sees `status` as the reason.
+  /// Ends the stream after all written messages; the other side gets `status` as the reason.
   virtual void close(const absl::Status& status) = 0;
   /// For messages: "10.0.0.3:4711".
   virtual std::string peer() const = 0;

@@ -76,8 +76,8 @@ std::optional<FactorShape> factor_shape(const Plan& plan, LayerIndex layer);
 std::int64_t piece_count(std::int64_t elements, std::int64_t piece_elements);
 
 /// The checks that need the plan alone: version, epoch, rank, layer, and for each kind rows,
-/// offset, element type and size of the payload. The route itself checks the iteration and who may
-/// send what.
+/// offset, element type and size of the payload. The route itself checks the iteration and the
+/// sender.
 Objection check_against_plan(const FactorHeader& header, std::size_t payload_bytes,
                              const Plan& plan, std::int64_t piece_elements);
 

@@ -114,7 +114,7 @@ class RefusalCounts {
 /// A refusal and its message for people.
 struct Objection {
   DataRefusal reason = DataRefusal::kNone;
-  std::string message;  ///< names the field, the value and what was expected
+  std::string message;  ///< names the field, its value and the expected value
   explicit operator bool() const { return reason != DataRefusal::kNone; }
 };
 

@@ -20,13 +20,13 @@ CheckpointBook::CheckpointBook(ClusterContext& context, const Membership& member
       on_removed_(std::move(on_removed)),
       archive_(context.state->path() / "checkpoints"),
       newest_epoch_(context.state->last_given()) {
-  // Where no epoch was ever given, there is no checkpoint; if the folder cannot be made, the first
-  // one says so.
+  // When no epoch was ever given there is no checkpoint; if the folder cannot be made, the first
+  // checkpoint reports it.
   if (context.state->is_new()) (void)archive_.create();
   std::vector<std::string> unreadable;
   for (CheckpointManifest& manifest : archive_.load(unreadable)) catalog_.add(std::move(manifest));
   for (const std::string& text : unreadable) {
-    spdlog::error("not read as a checkpoint: {}; no part of any is removed from servers",
+    spdlog::error("cannot be read as a checkpoint: {}; servers remove no unknown checkpoints",
                   one_line(text));
   }
   knows_all_ = unreadable.empty();
@@ -89,8 +89,8 @@ void CheckpointBook::send_forget(const ForgetParts& forget) {
 }
 
 /// Its checkpoints of such epochs were made for another coordinator, or for this one after its
-/// state directory was copied. Then the copy must not say what is kept: neither here nor, by its
-/// name, in a later process, for which the epochs would look like its own.
+/// state directory was copied. Then the copy must not decide what servers keep: neither in this
+/// process nor, by the copy's name, in a later one, which would take the epochs for its own.
 void CheckpointBook::look_for_unknown_epochs(const NodeInfo& server) {
   if (server.newest_epoch <= newest_epoch_ || !knows_all_) return;
   knows_all_ = false;
@@ -102,12 +102,11 @@ void CheckpointBook::look_for_unknown_epochs(const NodeInfo& server) {
                    is_new ? "they are another coordinator's"
                           : "its state directory is an older copy of the one that made them, or "
                             "they are another coordinator's",
-                   "; no part of any is removed because it is not known here"));
+                   "; servers remove no unknown checkpoints"));
   context_.disk.background->enqueue([this] {
     if (const absl::Status status = context_.state->forget_identity(); !status.ok()) {
       spdlog::error(
-          "{}; remove it before the next start if servers have checkpoints that are not "
-          "known here",
+          "{}; remove it before the next start if servers have checkpoints that are unknown here",
           one_line(std::string(status.message())));
     }
   });

@@ -37,13 +37,13 @@ class CheckpointBook {
                  Watch& watch, Done on_written, Done on_removed);
 
   const CheckpointCatalog& catalog() const { return catalog_; }
-  /// What somebody who asks for this checkpoint ("": the newest) should know; "" for nothing.
+  /// A remark for a user of this checkpoint ("": the newest); "" for none.
   std::string doubt_about(const std::string& id) const;
   /// Manifests of this job as they are on the disk now.
   std::vector<CheckpointManifest> load_of_job(const std::string& job_id) const;
   /// An operator reads it for a while.
   void hold(SnapshotId snapshot) { catalog_.hold(snapshot, context_.now()); }
-  /// A job goes on from it.
+  /// A job continues from it.
   void keep(SnapshotId snapshot) { catalog_.keep(snapshot); }
 
   void write(const CheckpointManifest& manifest);
@@ -56,9 +56,9 @@ class CheckpointBook {
 
   /// An epoch begins: checkpoints of it come from this coordinator.
   void on_epoch_begun(Epoch epoch) { newest_epoch_ = std::max(newest_epoch_, epoch); }
-  /// Tells a server that has joined, or begins an epoch, what to keep: it may have missed a
-  /// ForgetCheckpoint, or have parts of what was never committed. `epoch`: of the active job, whose
-  /// checkpoints in the making stay.
+  /// Tells a server that has joined or begins an epoch which checkpoints to keep: it may have
+  /// missed a ForgetCheckpoint, or have parts of checkpoints that were never committed. `epoch`: of
+  /// the active job, whose unfinished checkpoints are kept.
   void send_keep(const NodeInfo& server, std::optional<Epoch> epoch);
   void send_forget(const ForgetParts& forget);
 

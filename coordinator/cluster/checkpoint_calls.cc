@@ -78,7 +78,7 @@ absl::StatusOr<v1::RequestCheckpointResponse> CheckpointCalls::request(
   const std::optional<Iteration> asked = host_.job()->checkpoint_that_was_asked_for();
   if (!asked) {
     return absl::UnavailableError(
-        absl::StrCat(host_.text(), ": the checkpoint could not be asked for; try again"));
+        absl::StrCat(host_.text(), ": the checkpoint could not be requested; try again"));
   }
   v1::RequestCheckpointResponse out;
   out.set_job_id(host_.job()->description().id);
@@ -104,7 +104,8 @@ absl::StatusOr<v1::LocateCheckpointResponse> CheckpointCalls::locate(
       return !store_address(nodes, identity).empty();
     });
     if (!missing.empty()) {
-      return absl::FailedPreconditionError(absl::StrCat(missing, ", is not here: start it again"));
+      return absl::FailedPreconditionError(
+          absl::StrCat(missing, ", is not connected: start it again"));
     }
     std::vector<std::string> addresses;
     for (const std::string& store : manifest->stores) {

@@ -196,8 +196,8 @@ std::string Cluster::join_note(NodeRole role) const {
       job_state_name(host_.job()->state()), host_.job()->workers().size(),
       host_.job()->servers().size(), role_name(role),
       role == NodeRole::kWorker
-          ? "is taken in where the job takes more workers, else it stands by for one that is lost"
-          : "stands by for one that is lost, and for the next job");
+          ? "joins the job if it accepts more workers; otherwise it stands by to replace a lost one"
+          : "stands by to replace a lost one, and for the next job");
 }
 
 void Cluster::handle_member(NodeId from, const v1::NodeMessage& message) {
@@ -236,7 +236,7 @@ void Cluster::handle_member(NodeId from, const v1::NodeMessage& message) {
   }
   JobActions actions = handle_report(from, message);
   for (JobAction& action : actions) {
-    // A job knows nobody else than its own nodes.
+    // A job knows its own nodes only.
     if (auto* refusal = std::get_if<CountRefusal>(&action)) {
       absl::StrAppend(&refusal->text, " (sent by ", sender_text(membership_, from), ")");
     }
@@ -305,7 +305,7 @@ JobActions Cluster::handle_report(NodeId from, const v1::NodeMessage& message) {
           now);
     }
     default:
-      return {CountRefusal{Refusal::kMalformed, "a message that is none of a job's"}};
+      return {CountRefusal{Refusal::kMalformed, "a message that does not belong to a job"}};
   }
 }
 
@@ -358,8 +358,7 @@ absl::StatusOr<Cluster::Upload> Cluster::begin_upload(std::uint64_t epoch,
   Upload upload;
   {
     MutexLock lock(context_.mutex);
-    if (!host_.job())
-      return absl::FailedPreconditionError("there is no job that a model could be of");
+    if (!host_.job()) return absl::FailedPreconditionError("there is no job to upload a model for");
     POSEIDON_RETURN_IF_ERROR(host_.job()->accepts_model(Epoch(epoch)));
     const absl::Status begun = uploads_.begin(epoch, total_bytes, *host_.job()->plan());
     if (absl::IsUnavailable(begun)) {
@@ -490,8 +489,9 @@ void Cluster::tick() {
     host_.depart(departure, absl::AbortedError(absl::StrCat("this node ", departure.reason)));
   }
   if (!was_cut_off && membership_.isolated_since()) {
-    watch_.note(EventKind::kAlarm,
-                "no node is heard: is this coordinator cut off? Nobody is given up meanwhile");
+    watch_.note(
+        EventKind::kAlarm,
+        "no message from any node: is this coordinator cut off? No node is given up meanwhile");
   }
   if (!membership_.isolated_since()) tell_who_is_vouched_for(now);
   for (NodeLink* link : streams_.unjoined_since_before(now - context_.options.membership.lease)) {
@@ -507,21 +507,21 @@ void Cluster::tick() {
   watch_drift(now);
 }
 
-/// Cut off from us alone. Not after a lease already: who dies while the job trains is vouched for
-/// by the iteration in flight, and gone a moment later.
+/// Cut off from us alone. Not after one lease: when a node dies while the job trains, the iteration
+/// in flight still completes with its gradient, which looks like a sign of life.
 void Cluster::tell_who_is_vouched_for(Nanoseconds now) {
   const std::vector<NodeId> nodes =
       membership_.vouched_for(2 * context_.options.membership.lease, now);
   const std::set<NodeId> before = std::exchange(vouched_for_, {nodes.begin(), nodes.end()});
-  for (const NodeId id : before) {  // its stream ended, and that is all that was heard
+  for (const NodeId id : before) {  // its stream ended without a goodbye
     if (membership_.find(id) != nullptr && !streams_.has_stream(id)) vouched_for_.insert(id);
   }
   for (const NodeId id : nodes) {
     if (before.contains(id)) continue;
     watch_.note(
         EventKind::kAlarm,
-        absl::StrFormat("%s (node %d) is not heard, but the job trains with it: it is cut off from "
-                        "the coordinator alone, and keeps its place for %.0f s",
+        absl::StrFormat("%s (node %d) sends no messages, but the job trains with it: only its "
+                        "connection to the coordinator is cut; it keeps its place for %.0f s",
                         node_text(*membership_.find(id)), id.value(),
                         seconds(context_.options.membership.vouched_limit)));
   }
@@ -529,7 +529,7 @@ void Cluster::tell_who_is_vouched_for(Nanoseconds now) {
     const NodeInfo* node = vouched_for_.contains(id) ? nullptr : membership_.find(id);
     if (node == nullptr) continue;
     watch_.note(EventKind::kJoin,
-                absl::StrFormat("%s (node %d) is heard again", node_text(*node), id.value()));
+                absl::StrFormat("%s (node %d) answers again", node_text(*node), id.value()));
   }
 }
 
@@ -545,7 +545,7 @@ void Cluster::watch_drift(Nanoseconds now) {
   host_.apply(host_.job()->on_measured_times(times, now));
 }
 
-/// Events of the job go on meanwhile, its deadlines do not: nobody ticks.
+/// Events of the job are still handled meanwhile; its deadlines are not, because there is no tick.
 void Cluster::end_before_shutdown(const std::string& reason) {
   if (!host_.job() || host_.job()->ended()) return;
   const std::string why = absl::StrCat("the coordinator was stopped (", reason, ")");
@@ -573,11 +573,12 @@ void Cluster::save_before_shutdown() {
     }
   }
   if (host_.job()->ended()) return;
-  watch_.note(EventKind::kJob,
-              absl::StrCat(host_.text(),
-                           host_.job()->state() == JobState::kRunning ? "; its nodes train on"
-                                                                      : "; its nodes wait",
-                           ", and the next coordinator with this state directory goes on with it"));
+  watch_.note(
+      EventKind::kJob,
+      absl::StrCat(
+          host_.text(),
+          host_.job()->state() == JobState::kRunning ? "; its nodes train on" : "; its nodes wait",
+          ", and the next coordinator with this state directory continues the job"));
 }
 
 void Cluster::shutdown(const std::string& reason, std::optional<OnShutdown> how) {
@@ -589,7 +590,7 @@ void Cluster::shutdown(const std::string& reason, std::optional<OnShutdown> how)
   } else {
     end_before_shutdown(reason);
   }
-  // Whose manifests go are forgotten by the servers that are here.
+  // Connected servers forget the checkpoints whose manifests are removed.
   host_.wait_until(context_.mutex, kSettleTimeout, [this] { return checkpoints_.is_settled(); });
   traces_.end();
   streams_.close_all(absl::UnavailableError(absl::StrCat("the coordinator stops (", reason, ")")));

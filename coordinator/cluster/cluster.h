@@ -1,7 +1,8 @@
 #pragma once
 
 // The coordinator's whole state behind one mutex: takes messages and calls, and passes each to the
-// part that owns what it is about.
+// part that owns the state concerned.
+//
 // Called by: service.cc (gRPC) with messages and ends of streams, and its timer. Calls: the parts.
 //
 // The parts, lowest first. None reaches into another's fields.
@@ -67,9 +68,9 @@ class Cluster {
   ~Cluster();
 
   /// Goes on with the job that an earlier coordinator had in this state directory. Before streams
-  /// and calls. A record that makes no sense is logged, and set aside. FAILED_PRECONDITION: the
-  /// job cannot be gone on with as things are (its run directory is not there, the disk is full):
-  /// to be put right, or to be given up, by the operator and nobody else.
+  /// and calls. A record that makes no sense is logged, and set aside. FAILED_PRECONDITION: the job
+  /// cannot continue at present (its run directory is missing, the disk is full). Only the operator
+  /// can correct that or give the job up.
   absl::Status restore();
 
   // ---- streams of nodes ----
@@ -95,7 +96,7 @@ class Cluster {
       const v1::RemoveCheckpointsRequest& request);
   absl::StatusOr<v1::EndJobResponse> end_job(const v1::EndJobRequest& request);
 
-  /// A message that was turned away before it came here; `text` says what and whose.
+  /// A message that was refused before it came here; `text` names it and its sender.
   void count_refusal(Refusal refusal, const std::string& text);
 
   // ---- traces ----
@@ -111,17 +112,16 @@ class Cluster {
     std::unique_ptr<ModelFile> file;
   };
   absl::StatusOr<Upload> begin_upload(std::uint64_t epoch, std::uint64_t total_bytes);
-  /// Whether all of it may be put in place now.
+  /// Whether the complete model may be put in place now.
   absl::Status may_commit(std::uint64_t epoch);
   void end_upload(std::uint64_t epoch, const absl::Status& status);
 
   // ---- time and end ----
   /// Leases and deadlines; call several times a second.
   void tick();
-  /// Saves a checkpoint of the job that trains, ends it or leaves it, ends every stream, and waits
-  /// (seconds) for the files to be written, and for those who follow a job that ends to have heard
-  /// of it.
-  /// `how`: instead of options.on_shutdown.
+  /// Saves a checkpoint of the job that trains, ends or keeps the job, and ends every stream. Then
+  /// waits (seconds) until the files are written and the clients that follow an ended job have got
+  /// its outcome. `how`: instead of options.on_shutdown.
   void shutdown(const std::string& reason, std::optional<OnShutdown> how = std::nullopt);
 
   // ---- being watched ----

@@ -1,7 +1,7 @@
 #pragma once
 
-// What all parts of Cluster work with: its options, clock, disk, state directory, and its one
-// mutex. Called by: every file of this folder. Calls: nothing.
+// Shared by all parts of Cluster: its options, clock, disk, state directory, and its one mutex.
+// Called by: every file of this folder. Calls: nothing.
 //
 // Lock contract of the folder: every part belongs to one Cluster and is used only with
 // ClusterContext::mutex held, unless a method says otherwise. A part may queue work on
@@ -36,8 +36,8 @@ struct ClusterOptions {
   OnShutdown on_shutdown = OnShutdown::kEndJob;
   /// How long shutdown waits for a checkpoint of the job that trains; 0: takes none.
   Nanoseconds shutdown_checkpoint_timeout = std::chrono::seconds(10);
-  /// How much longer at most shutdown answers status clients that have not yet heard of the end of
-  /// their job. Only clients that polled within this time count.
+  /// The longest time that shutdown still answers status clients that do not know yet that their
+  /// job has ended. Only clients that polled within this time count.
   Nanoseconds last_words{0};
 };
 
@@ -57,7 +57,7 @@ struct ClusterContext {
   const ClusterOptions options;
   const std::unique_ptr<StateDirectory> state;
   const Clock* const clock;
-  ClusterDisk disk;  ///< its background runs what must not block under the mutex
+  ClusterDisk disk;  ///< its background thread runs work that must not block under the mutex
   Mutex mutex;
   // Guarded by mutex.
   bool shutting_down = false;  ///< Cluster::shutdown was called: no new streams and jobs

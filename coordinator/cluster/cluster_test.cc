@@ -22,7 +22,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// Two servers and so many workers train.
+/// Two servers and `workers` workers train.
 class TrainingTest : public ::testing::Test {
  protected:
   void start(int workers) {
@@ -104,7 +104,7 @@ class ClusterTest : public TrainingTest {
     ASSERT_EQ(status().state(), "recovering");
     ASSERT_THAT(status().message(), HasSubstr("waits for server 1"));
   }
-  /// Ticks, and those that live say so, for so long.
+  /// Ticks for this time; living nodes send heartbeats.
   void go_on(Nanoseconds duration) {
     for (Nanoseconds passed{0}; passed < duration; passed += Milliseconds(500)) {
       clock_.advance(Milliseconds(500));
@@ -187,7 +187,7 @@ TEST_F(ClusterTest, TimeInWhichThisProcessStoodStillIsForgivenBeforeAnythingIsJu
   EXPECT_EQ(status().state(), "preparing");
 }
 
-/// Nobody who trains is heard, while strangers come and go.
+/// No training node sends messages, while strangers come and go.
 TEST_F(ClusterTest, SoIsTimeInWhichItWasCutOff) {
   go_on(std::chrono::seconds(10));
   for (int i = 0; i < 120; ++i) {
@@ -196,7 +196,7 @@ TEST_F(ClusterTest, SoIsTimeInWhichItWasCutOff) {
     if (i % 20 == 19) cluster_->on_end(join(v1::NODE_ROLE_WORKER, 4 + i).get(), "it broke");
     run_tasks();
   }
-  EXPECT_THAT(status().message(), HasSubstr("no node is heard"));
+  EXPECT_THAT(status().message(), HasSubstr("no message from any node"));
   go_on(Milliseconds(500));
   EXPECT_THAT(status().message(), HasSubstr("waits for server 1"));
   go_on(std::chrono::seconds(16));
@@ -217,7 +217,7 @@ TEST_F(ClusterTest, WhoIsLostAndARecoveryAreWarnings) {
                                HasSubstr("[warning] job toy-1: worker 0 ")));
 }
 
-/// One of two workers is cut off from the coordinator, and from nobody else.
+/// One of two workers is cut off from the coordinator only.
 class CutOffWorkerTest : public TrainingTest {
  protected:
   void SetUp() override { start(2); }
@@ -268,9 +268,9 @@ TEST_F(CutOffWorkerTest, KeepsItsPlaceAndTellsLater) {
   EXPECT_EQ(state_of(1), "running");
   EXPECT_THAT(status().message(), Not(HasSubstr("recover")));
   EXPECT_THAT(log.end(),
-              AllOf(HasSubstr("[error] worker 127.0.0.1:4704 (node 4) is not heard, but the job "
-                              "trains with it"),
-                    HasSubstr("worker 127.0.0.1:4704 (node 4) is heard again")));
+              AllOf(HasSubstr("[error] worker 127.0.0.1:4704 (node 4) sends no messages, but the "
+                              "job trains with it"),
+                    HasSubstr("worker 127.0.0.1:4704 (node 4) answers again")));
 }
 
 TEST_F(CutOffWorkerTest, MayOpenAnotherStreamMeanwhile) {
@@ -299,7 +299,7 @@ TEST_F(CutOffWorkerTest, MayOpenAnotherStreamMeanwhile) {
   EXPECT_THAT(status().message(), Not(HasSubstr("recover")));
 }
 
-/// Nobody waits for it any more, but the end of the job.
+/// Only the end of the job still waits for it.
 TEST_F(CutOffWorkerTest, IsAwaitedWhenTheOthersHaveFinished) {
   train(100);
   for (const auto& worker : workers_) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// What stands around a Cluster in its tests: a clock, ends of streams, a thread that waits.
+// The surroundings of a Cluster in its tests: a clock, ends of streams, a thread that waits.
 
 #include <atomic>
 #include <deque>

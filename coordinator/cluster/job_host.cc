@@ -16,7 +16,7 @@
 namespace poseidon {
 namespace {
 
-/// Nothing: it is no event.
+/// Empty: no event.
 std::optional<EventKind> event_kind(LogLine::Kind kind) {
   switch (kind) {
     case LogLine::Kind::kJob:
@@ -164,13 +164,13 @@ void JobHost::send_assignment(const SendAssignment& assignment) {
   assign.set_index(assignment.index);
   assign.set_job_id(job_->description().id);
   const NodeInfo* node = membership_.find(assignment.node);
-  if (node == nullptr) return;  // gone: the job hears of that, too
+  if (node == nullptr) return;  // it has left, which the job is told, too
   const bool is_server = node->role == NodeRole::kServer;
   const Plan& plan = *job_->plan();
   *assign.mutable_proofs() =
       is_server ? proofs_.for_server(plan.epoch, plan.workers(), plan.servers(), assignment.index)
                 : proofs_.for_worker(plan.epoch, plan.workers(), plan.servers(), assignment.index);
-  // Of epochs that are over nothing is in the making any more: what they left, goes.
+  // Epochs that are over have no checkpoints in progress: their incomplete parts are removed.
   if (is_server) checkpoints_.send_keep(*node, active_epoch());
   if (const CheckpointManifest* source = job_->restore()) {
     *assign.mutable_restore() = restore_to_message(*source, job_->restore_addresses());
@@ -206,7 +206,7 @@ void JobHost::send_stop(const SendStop& stop) {
 }
 
 void JobHost::apply(const JobActions& actions) {
-  // What they log is of this job, be it its first line or its last.
+  // Their log lines belong to this job, including its first and last.
   if (job_) set_log_job(job_->description().id, job_->epoch().value());
   for (const JobAction& action : actions) apply_one(action);
   after_actions();
@@ -248,7 +248,7 @@ void JobHost::depart(const Departure& departure, const absl::Status& status, Dep
 
 void JobHost::members_changed() {
   targets_.update(membership_.nodes());
-  extend_deadlines(context_.now());  // a newcomer may have ended that we were cut off
+  extend_deadlines(context_.now());  // a newcomer may have ended the isolation
   if (job_ && !job_->ended()) apply(job_->on_members(membership_.nodes(), context_.now()));
 }
 
@@ -283,7 +283,7 @@ void JobHost::on_manifest_written(const CheckpointManifest& manifest, const absl
 
 void JobHost::on_manifest_removed(const CheckpointManifest& manifest, const absl::Status& status) {
   const SnapshotId snapshot = manifest.snapshot;
-  // What a job that is over had given up already is no longer its to remove.
+  // An ended job does not remove what it had given up before.
   const bool is_known = is_job(manifest.job_id) &&
                         (!job_->ended() || job_->checkpoints().committed().contains(snapshot));
   if (is_known) {
@@ -309,7 +309,7 @@ JobState JobHost::state() const {
 
 void JobHost::install(std::unique_ptr<JobRun> job, const v1::SubmitRequest& request,
                       std::shared_ptr<RunFiles> directory, std::optional<MetricsProgress> earlier) {
-  std::unique_ptr<JobRun> old_job;  // both die after the lock is released
+  std::unique_ptr<JobRun> old_job;  // both are destroyed after the lock is released
   std::shared_ptr<RunFiles> old_directory;
   MutexLock lock(context_.mutex);
   set_log_job(job->description().id, job->epoch().value());
@@ -326,10 +326,10 @@ void JobHost::install(std::unique_ptr<JobRun> job, const v1::SubmitRequest& requ
   if (earlier && source && earlier->next_iteration < snapshot_iteration(*source)) {
     watch_.note(
         EventKind::kAlarm,
-        absl::StrCat(output_.files().path().string(), "/metrics.jsonl has nothing of iterations ",
+        absl::StrCat(output_.files().path().string(), "/metrics.jsonl has no lines of iterations ",
                      earlier->next_iteration, " to ", snapshot_iteration(*source) - 1,
                      ", which checkpoint ", snapshot_name(*source),
-                     " has behind it: their lines were lost, or are of another run"));
+                     " includes: the lines were lost, or are of another run"));
   }
   output_.files().write_file("job.json", request.job_json());
   if (context_.shutting_down) {

@@ -1,16 +1,17 @@
 #pragma once
 
 // Holds the cluster's one job, and carries out what it decides: messages to nodes, lines and files
-// of the run, manifests. Tells it who joins and who departs.
-// Called by: cluster.cc, submissions.cc, returns.cc, checkpoint_calls.cc. Calls: JobRun, and the
-// parts of Cluster below it: NodeStreams, RunOutput, CheckpointBook, Watch, Traces.
+// of the run, manifests. Tells it which nodes join and depart. Called by: cluster.cc,
+// submissions.cc, returns.cc, checkpoint_calls.cc. Calls: JobRun, and the parts of Cluster below
+// it: NodeStreams, RunOutput, CheckpointBook, Watch, Traces.
 //
 // Invariants
-//  1. What JobRun returns is carried out at once and in order, before the mutex is released.
-//  2. A node that does not take what is sent departs after all actions, never amid them.
-//  3. No deadline of the job counts time in which the coordinator could hear nobody.
-// Used with Cluster's mutex held (cluster_context.h), but for install, which takes it. wait_until
-// releases it while it waits.
+//  1. The actions that JobRun returns are carried out at once and in order, before the mutex is
+//     released.
+//  2. A node that does not take a message departs after all actions, never in the middle of them.
+//  3. No deadline of the job counts time in which the coordinator could receive no messages. Used
+//     with Cluster's mutex held (cluster_context.h), except install, which takes it. wait_until
+//     releases it while it waits.
 
 #include <functional>
 #include <memory>
@@ -56,7 +57,7 @@ class JobHost {
   bool is_job(const std::string& id) const { return job_ && job_->description().id == id; }
   /// There is a job that has not ended, or whose files are not closed yet.
   bool is_active() const { return job_ && (!job_->ended() || !output_.is_closed()); }
-  /// There is a job. One whose last lines are lost has failed.
+  /// There is a job. A job whose last lines are lost has failed.
   JobState state() const;
   /// There is a job. "job ID is STATE (N of M iterations)".
   std::string text() const;
@@ -67,10 +68,11 @@ class JobHost {
   /// The checkpoint that it began from.
   std::optional<SnapshotId> source() const { return record_.source(); }
 
-  /// A new job begins. Takes the mutex. `earlier`: what the run directory has of it already.
+  /// A new job begins. Takes the mutex. `earlier`: the part of the run that the run directory
+  /// already has.
   void install(std::unique_ptr<JobRun> job, const v1::SubmitRequest& request,
                std::shared_ptr<RunFiles> directory, std::optional<MetricsProgress> earlier);
-  /// An earlier coordinator's job goes on. Follow with apply and members_changed.
+  /// Continues an earlier coordinator's job. Follow with apply and members_changed.
   void resume(std::unique_ptr<JobRun> job, const v1::SubmitRequest& request,
               const DurableJob& record, std::shared_ptr<RunFiles> directory, LossCurve curve,
               Iteration completed);
@@ -81,8 +83,8 @@ class JobHost {
   void depart(const Departure& departure, const absl::Status& status,
               DepartureKind kind = DepartureKind::kLost);
   void members_changed();
-  /// Extends the job's deadlines by the time in which nobody could be heard. Call before anything
-  /// is judged by how long it took. False: nobody is heard now.
+  /// Extends the job's deadlines by the time in which no messages could be received. Call before
+  /// anything is judged by how long it took. False: no node sends messages now.
   bool extend_deadlines(Nanoseconds now);
   void on_manifest_written(const CheckpointManifest& manifest, const absl::Status& status);
   void on_manifest_removed(const CheckpointManifest& manifest, const absl::Status& status);

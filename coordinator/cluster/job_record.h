@@ -1,11 +1,10 @@
 #pragma once
 
-// Decides when the job's record in the state directory changes, and what it says: from it the next
-// process goes on with the job.
-// Called by: job_host.cc, which writes it. Calls: nothing; pure.
+// Decides when the job's record in the state directory changes, and its content: the next process
+// continues the job from it. Called by: job_host.cc, which writes it. Calls: nothing; pure.
 //
-// Invariant: a record is written when training starts, when there is a first checkpoint, and when a
-// recovery has come one step further: from then on another process can go on. Before its first
+// Invariant: a record is written when training starts, when there is a first checkpoint, and at
+// each step of a recovery. From then on another process can continue the job. Before its first
 // epoch has trained, a job begins anew, and the record of its submission stays. Used with Cluster's
 // mutex held (cluster_context.h).
 
@@ -34,7 +33,7 @@ class JobRecord {
                                     std::int64_t now_unix_ms);
 
  private:
-  /// What is, or is about to be, on the disk.
+  /// The record that is, or is about to be, on the disk.
   struct Recorded {
     Epoch epoch;
     bool recovers = false, stopped = false, has_checkpoints = false;

@@ -26,7 +26,7 @@ std::vector<Participant> participants_of(const std::vector<NodeInfo>& nodes,
   return participants;
 }
 
-/// Whether record and metrics.jsonl are of one job of so many iterations.
+/// Whether the record and metrics.jsonl are of one job with this number of iterations.
 absl::Status check_progress(const DurableJob& record, const MetricsProgress& progress,
                             Iteration iterations) {
   if (record.running->first_iteration > iterations) {
@@ -71,7 +71,7 @@ RunningJob running_job(const DurableJob::Running& running, const MetricsProgress
 void Returns::detach(NodeId node, const std::string& reason) {
   if (!membership_.detach(node, reason, context_.now())) return;
   traces_.on_gone(node, reason);
-  spdlog::info("{} (node {}) {}; it has {} ms to come back, and more while the job trains with it",
+  spdlog::info("{} (node {}) {}; it has {} ms to return, longer while the job trains with it",
                node_text(*membership_.find(node)), node.value(), reason,
                std::chrono::duration_cast<Milliseconds>(context_.options.membership.lease).count());
 }
@@ -142,10 +142,11 @@ void Returns::end_outdated_epoch(const NodeInfo& node, const v1::Join& join) {
   const std::uint64_t epoch = host_.job()->epoch().value();
   const std::string why =
       join.has_resume()
-          ? absl::StrCat("is in epoch ", join.resume().epoch(), " already, of which an earlier ",
-                         "coordinator had not written down that it followed epoch ", epoch)
-          : absl::StrCat("has no part any more in epoch ", epoch, ": an earlier coordinator ended ",
-                         "it, and had not written that down");
+          ? absl::StrCat("is in epoch ", join.resume().epoch(),
+                         " already: an earlier coordinator did ",
+                         "not record that it follows epoch ", epoch)
+          : absl::StrCat("has no part in epoch ", epoch, " any more: an earlier coordinator ended ",
+                         "it and did not record that");
   spdlog::info("{} {}", node_text(node), why);
   const std::string over = absl::StrCat("had a part in epoch ", epoch, ", which is over");
   const std::vector<NodeId> nodes = host_.nodes();
@@ -157,7 +158,8 @@ void Returns::end_outdated_epoch(const NodeInfo& node, const v1::Join& join) {
   }
 }
 
-/// Who joins as a new node ends what was here of it, and of the process that had its address.
+/// When a process joins as a new node, its earlier membership ends, and so does that of the process
+/// that had its address.
 void Returns::make_room(const NodeInfo& node, const v1::Join& join) {
   const auto depart_now = [this](NodeId id, const std::string& why) {
     if (const auto gone = membership_.leave(id, why, context_.now())) {
@@ -178,7 +180,7 @@ void Returns::make_room(const NodeInfo& node, const v1::Join& join) {
   }
 }
 
-/// For whoever asks; nothing depends on it.
+/// For status only; nothing depends on it.
 void Returns::recall_last_job() {
   const absl::StatusOr<std::string> text = context_.state->load_outcome();
   absl::StatusOr<v1::GetStatusResponse> outcome =
@@ -202,10 +204,10 @@ void Returns::recall_last_job() {
 absl::Status Returns::restore() {
   const std::string file = context_.state->job_file().string();
   const auto refusal = [&file](const absl::Status& why) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "cannot go on with the job in ", file, ": ", why.message(),
-        "; put that right and start again, or move the file away to give the job up (its "
-        "checkpoints stay)"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot continue the job in ", file, ": ", why.message(),
+                     "; correct that and start again, or move the file away to give the job up "
+                     "(its checkpoints stay)"));
   };
   const absl::StatusOr<std::optional<std::string>> text = context_.state->load_job();
   if (!text.ok()) return refusal(text.status());
@@ -214,7 +216,7 @@ absl::Status Returns::restore() {
     return absl::OkStatus();
   }
   absl::StatusOr<DurableJob> record = durable_job_from_json(**text);
-  // The nodes train on meanwhile: who has a whole copy loses nothing.
+  // The nodes train on meanwhile; with an intact copy of the record nothing is lost.
   if (absl::IsDataLoss(record.status())) return refusal(record.status());
   if (!record.ok()) {
     context_.state->set_job_aside();
@@ -268,10 +270,10 @@ absl::StatusOr<std::vector<CheckpointManifest>> Returns::checkpoints_of(
     return std::ranges::find(abandoned, manifest.snapshot) == abandoned.end();
   });
   if (record.running->has_checkpoints && !can_go_back) {
-    return absl::NotFoundError(absl::StrCat(
-        "it has checkpoints, but ", (context_.state->path() / "checkpoints").string(),
-        " holds none of them that can be read, and from the beginning it should not go on by "
-        "itself"));
+    return absl::NotFoundError(absl::StrCat("it has checkpoints, but ",
+                                            (context_.state->path() / "checkpoints").string(),
+                                            " has none that can be read, and the job does not "
+                                            "start again from the beginning by itself"));
   }
   return committed;
 }
@@ -320,11 +322,11 @@ absl::Status Returns::go_on_with(DurableJob record) {
                completed);
   if (recovering_from.empty()) {
     watch_.note(EventKind::kJob,
-                absl::StrCat("job ", record.id, " goes on from iteration ", completed, " (epoch ",
+                absl::StrCat("job ", record.id, " continues from iteration ", completed, " (epoch ",
                              epoch.value(), ") when its ", nodes.size(), " nodes are back"));
   } else {
     watch_.note(EventKind::kRecovery,
-                absl::StrCat("job ", record.id, " goes on with its recovery (epoch ", epoch.value(),
+                absl::StrCat("job ", record.id, " continues its recovery (epoch ", epoch.value(),
                              " is over; ", recovering_from, ")"));
   }
   host_.apply(actions);

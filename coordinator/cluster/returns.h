@@ -1,19 +1,17 @@
 #pragma once
 
-// Who comes back: nodes whose stream broke, and the coordinator itself after its process died.
-// Called by: cluster.cc. Calls: JobHost, Submissions, StateDirectory, Membership.
+// Handles returns: of nodes whose stream broke, and of the coordinator itself after its process
+// died. Called by: cluster.cc. Calls: JobHost, Submissions, StateDirectory, Membership.
 //
 // Invariants
 //  1. A node reattaches only as the process, and in the place, that the job knows; otherwise it
-//  joins
-//     as a new node, and what was here of it departs first.
-//  2. An earlier coordinator's job goes on from its record and its run directory, or restore says
-//     why it cannot. It is never begun anew once it has trained.
-//  3. Where that coordinator died between ending an epoch and writing it down, a node that is
-//  beyond
-//     the recorded epoch ends it here, too.
-// Threads: restore and what it calls block on the disk and take Cluster's mutex where they need it,
-// before there are streams and calls. All else is used with the mutex held.
+//     joins as a new node, and its earlier membership ends first.
+//  2. restore continues an earlier coordinator's job from its record and its run directory, or
+//     returns why it cannot. A job that has trained never starts again from the beginning.
+//  3. When that coordinator died between ending an epoch and recording that, a node that is beyond
+//     the recorded epoch ends it here too. Threads: restore and the functions that it calls block
+//     on the disk, and take Cluster's mutex when they need it. It runs before there are streams and
+//     calls. All else is used with the mutex held.
 
 #include <optional>
 #include <string>
@@ -54,7 +52,7 @@ class Returns {
   // ---- the coordinator ----
   /// As Cluster::restore.
   absl::Status restore();
-  /// As an earlier process left it; shown while there is no job.
+  /// An earlier process's last job; shown while there is no job.
   const v1::GetStatusResponse& last_job() const { return last_job_; }
 
  private:
@@ -73,7 +71,7 @@ class Returns {
   JobHost& host_;
   Submissions& submissions_;
   v1::GetStatusResponse last_job_ = status_without_job();
-  std::optional<Epoch> resumed_epoch_;  ///< in which an earlier coordinator's job went on
+  std::optional<Epoch> resumed_epoch_;  ///< in which an earlier coordinator's job was continued
 };
 
 }  // namespace poseidon

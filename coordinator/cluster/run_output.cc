@@ -16,15 +16,15 @@ std::shared_ptr<RunFiles> RunOutput::begin(std::shared_ptr<RunFiles> directory) 
 
 std::string RunOutput::on_lines_refused(const absl::Status& status) {
   lines_refused_ = absl::StrCat(
-      status.message(), "; what could not be written is kept, and tried again: free some space");
+      status.message(), "; the lines are kept and the write is tried again: free some space");
   return lines_refused_;
 }
 
 std::string RunOutput::on_record_refused(const absl::Status& status) {
-  record_refused_ = absl::StrCat(
-      status.message(),
-      "; the job goes on, and this is tried again, but a coordinator that is started now would go "
-      "on from an older record: free some space");
+  record_refused_ =
+      absl::StrCat(status.message(),
+                   "; the job continues and the write is tried again, but a coordinator that is "
+                   "started now would continue from an older record: free some space");
   return record_refused_;
 }
 

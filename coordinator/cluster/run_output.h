@@ -1,12 +1,12 @@
 #pragma once
 
-// The files of the job's run: the open run directory, what its disk refuses, and its closing.
-// Called by: cluster*.cc. Calls: RunFiles, whose writer thread reports through Cluster.
+// The files of the job's run: the open run directory, errors of its disk, and its closing. Called
+// by: cluster*.cc. Calls: RunFiles, whose writer thread reports through Cluster.
 //
 // Invariants
 //  1. The directory is closed as "over" once, when the job has ended.
-//  2. Nodes of a job that is done are told to stop only after its files are closed: should this
-//     process die before, they still have what is missing on the disk.
+//  2. Nodes of a job that is done are told to stop only after its files are closed: if this process
+//     dies before that, they can still send the missing lines.
 //  3. A job whose last lines could not be written has failed, whatever its training says.
 // Used with Cluster's mutex held (cluster_context.h); wait_until_closed releases it while it waits.
 
@@ -24,8 +24,8 @@ namespace poseidon {
 
 class RunOutput {
  public:
-  /// A job begins or goes on in this directory. Returns the earlier job's, to be destroyed without
-  /// the mutex: its destructor waits for a thread that takes it.
+  /// A job begins or continues in this directory. Returns the earlier job's, to be destroyed
+  /// without the mutex: its destructor waits for a thread that takes it.
   std::shared_ptr<RunFiles> begin(std::shared_ptr<RunFiles> directory);
   /// For the destructor of Cluster.
   std::shared_ptr<RunFiles> release() { return std::exchange(directory_, nullptr); }
@@ -34,7 +34,7 @@ class RunOutput {
   /// For uses that outlive the job.
   const std::shared_ptr<RunFiles>& shared() const { return directory_; }
 
-  // ---- what the disk says ----
+  // ---- events of the disk ----
   void on_lines_written() { lines_refused_.clear(); }
   /// They are kept and tried again. Returns the text of an alarm.
   std::string on_lines_refused(const absl::Status& status);
@@ -43,7 +43,7 @@ class RunOutput {
   void on_record_written() { record_refused_.clear(); }
   /// The job's record in the state directory; tried again. Returns the text of an alarm.
   std::string on_record_refused(const absl::Status& status);
-  /// What is refused now, for the status; "" for nothing.
+  /// The current error of the disk, for the status; "" for none.
   const std::string& refused_text() const {
     return lines_refused_.empty() ? record_refused_ : lines_refused_;
   }

@@ -28,7 +28,7 @@ void StatusReport::fill_job(v1::GetStatusResponse& out) const {
     if (!output_.refused_text().empty()) out.set_message(output_.refused_text());
   }
   if (membership_.isolated_since() && !host_.job()->ended()) {
-    out.set_message("no node is heard just now: training may be further than this tells");
+    out.set_message("no message from any node at the moment: training may be further than shown");
   }
   out.set_iteration(static_cast<std::uint64_t>(progress.completed));
   out.set_iterations(static_cast<std::uint64_t>(description.iterations));
@@ -57,7 +57,7 @@ void StatusReport::fill_job(v1::GetStatusResponse& out) const {
   }
 }
 
-/// Of a job that is over the page shows what moved last.
+/// For a job that is over the page shows the last values.
 Nanoseconds StatusReport::traffic_until() const {
   const Nanoseconds now = context_.now();
   return host_.job() ? host_.job()->ended_at().value_or(now) : now;
@@ -191,7 +191,7 @@ CoordinatorFigures StatusReport::figures(const std::set<NodeId>& silent_nodes) c
   fill_nodes(nodes, silent_nodes);
   const auto add = [&](const auto& statuses, NodeRole role) {
     for (const v1::NodeStatus& node : statuses) {
-      // Of a job that is over, nobody is missing.
+      // A job that is over misses no nodes.
       if (node.state() == "lost" && (!host_.job() || host_.job()->ended())) continue;
       figures.nodes.push_back({.role = role_name(role),
                                .rank = node.rank() < 0 ? "" : absl::StrCat(node.rank()),
@@ -212,7 +212,7 @@ CoordinatorFigures StatusReport::figures(const std::set<NodeId>& silent_nodes) c
   job.state = job_state_name(host_.state());
   job.iterations = host_.job()->description().iterations;
   job.progress = host_.job()->progress(context_.now());
-  if (host_.job()->ended()) job.progress.images_per_s = 0.0;  // what it was is in its status
+  if (host_.job()->ended()) job.progress.images_per_s = 0.0;  // its outcome is in its status
   job.epoch = host_.job()->epoch();
   job.workers = static_cast<std::size_t>(std::ranges::count_if(
       host_.job()->workers(),
@@ -240,7 +240,7 @@ v1::GetStatusResponse StatusReport::now(const v1::GetStatusResponse& last_job,
   v1::GetStatusResponse out = host_.job() ? status_without_job() : last_job;
   if (host_.job()) fill_job(out);
   if (host_.job() && host_.job()->ended() && !output_.is_closed()) {
-    // Whoever waits for the end reads the files next: they must be whole by then.
+    // Clients that wait for the end read the files next, so the files must be complete by then.
     out.set_state("running");
     out.set_message("the last files are being written");
   }
@@ -252,7 +252,7 @@ v1::GetStatusResponse StatusReport::now(const v1::GetStatusResponse& last_job,
   return out;
 }
 
-/// Of a job that has ended: what the next process still tells of it.
+/// Of an ended job: the part that the next process still shows.
 v1::GetStatusResponse StatusReport::outcome() const {
   v1::GetStatusResponse out = status_without_job();
   fill_job(out);

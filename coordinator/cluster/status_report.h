@@ -5,8 +5,8 @@
 //
 // Invariants
 //  1. It changes nothing.
-//  2. A job is shown as ended only when its files are closed: whoever waits for the end reads them.
-// Used with Cluster's mutex held (cluster_context.h).
+//  2. A job is shown as ended only when its files are closed, because clients that wait for the end
+//     read them. Used with Cluster's mutex held (cluster_context.h).
 
 #include <set>
 #include <string>
@@ -32,11 +32,11 @@ class StatusReport {
         host_(host),
         uploads_(uploads) {}
 
-  /// `last_job`: shown while there is no job. `silent_nodes`: members that are not heard, though
+  /// `last_job`: shown while there is no job. `silent_nodes`: members that send no messages, though
   /// they have a stream.
   v1::GetStatusResponse now(const v1::GetStatusResponse& last_job,
                             const std::set<NodeId>& silent_nodes) const;
-  /// Of a job that has ended: what the next process still shows of it.
+  /// Of an ended job: the part that the next process still shows.
   v1::GetStatusResponse outcome() const;
   CoordinatorFigures figures(const std::set<NodeId>& silent_nodes) const;
 

@@ -33,8 +33,8 @@ bool is_within(const std::filesystem::path& path, const std::filesystem::path& r
          real_root.end();
 }
 
-/// A run has a folder of its own, "" being one that is made for it, below `root`, and not one in
-/// which the coordinator keeps its state.
+/// A run needs its own folder below `root` ("": one is created), which must not be a folder of the
+/// coordinator's state.
 absl::Status check_run_path(const std::filesystem::path& path, const std::filesystem::path& root,
                             const std::filesystem::path& state) {
   if (path.empty()) return absl::OkStatus();
@@ -73,7 +73,7 @@ absl::Status check_still_of_job(const std::filesystem::path& path, const std::st
                    " holds another job's files by now; choose a new one with --run-dir"));
 }
 
-/// A run begins by moving an earlier one's model aside: it cannot begin with either of the two.
+/// A run begins by moving an earlier run's model aside, so it cannot begin from either of the two.
 absl::Status check_weights_stay(const std::filesystem::path& weights,
                                 const std::filesystem::path& run_directory) {
   if (!RunDirectory::moves_as_run_begins(run_directory, weights)) return absl::OkStatus();
@@ -82,8 +82,8 @@ absl::Status check_weights_stay(const std::filesystem::path& weights,
                    run_directory.string(), " begins; choose another --run-dir"));
 }
 
-/// Who goes on from a checkpoint may have lost a server for good, and cannot change the job: it has
-/// fewer copies then.
+/// A cluster that continues from a checkpoint may have lost a server for good, and the job cannot
+/// be changed: then it has fewer copies.
 absl::Status check_counts(const v1::SubmitRequest& request, const ResolvedJob& job,
                           bool from_checkpoint) {
   if (job.batch_size < 1 || job.batch_size > std::numeric_limits<std::uint32_t>::max()) {
@@ -129,7 +129,7 @@ absl::Status Submissions::reserve() {
   return absl::OkStatus();
 }
 
-/// `source`: go on from this checkpoint, whose job the request has.
+/// `source`: continue from this checkpoint, whose job is in the request.
 absl::StatusOr<v1::SubmitResponse> Submissions::submit(const v1::SubmitRequest& request,
                                                        std::optional<SnapshotId> source) {
   if (request.job_json().size() > context_.options.max_job_bytes) {
@@ -141,7 +141,7 @@ absl::StatusOr<v1::SubmitResponse> Submissions::submit(const v1::SubmitRequest& 
   if (request.workers() > max_nodes || request.servers() > max_nodes) {
     return absl::InvalidArgumentError(absl::StrCat("a cluster has at most ", max_nodes, " nodes"));
   }
-  // One spelling, so that nobody takes it for another one's.
+  // One spelling, so that it cannot be taken for another directory.
   std::filesystem::path path = plain_folder(request.run_directory());
   const std::filesystem::path state = std::filesystem::absolute(context_.state->path());
   const std::filesystem::path& given_root = context_.options.run_root;
@@ -176,14 +176,14 @@ absl::StatusOr<v1::SubmitResponse> Submissions::submit(const v1::SubmitRequest& 
                           .servers = request.servers(),
                           .source = source,
                           .running = std::nullopt};
-  // The record comes before the first touch of the directory, which may hold a finished run: whose
-  // process dies from here on, the next one knows the job, and opens the directory again.
+  // The record comes before the first touch of the directory, which may hold a finished run: if
+  // this process dies from here on, the next one knows the job, and opens the directory again.
   const auto refused = [this](const absl::Status& why, const char* what) {
     const absl::Status dropped = context_.state->drop_job();
     if (!dropped.ok()) spdlog::error("{}", std::string(dropped.message()));
     return absl::Status(why.code(), absl::StrCat(what, why.message()));
   };
-  // It may be there all the same, where only its folder could not be synced.
+  // The record may exist nevertheless, when only its folder could not be synced.
   if (const absl::Status stored = context_.state->store_job(durable_job_to_json(record));
       !stored.ok()) {
     return refused(stored, "");
@@ -204,8 +204,8 @@ absl::StatusOr<v1::SubmitResponse> Submissions::submit(const v1::SubmitRequest& 
   return response;
 }
 
-/// What a job is told of the checkpoint that it goes on from. In the run's own directory it is the
-/// same job again, in another one a branch of it.
+/// The facts that a job needs of the checkpoint that it continues from. In the run's own directory
+/// the job is the same; in another directory it is a branch of it.
 absl::Status Submissions::add_source(SnapshotId source, JobDescription& description) {
   if (snapshot_iteration(source) >= description.iterations) {
     return absl::FailedPreconditionError(
@@ -285,7 +285,7 @@ void Submissions::on_closed() {
       watch_.count_end(host_.state() == JobState::kDone, host_.job()->was_stopped());
     }
   }
-  // Only now, that all its files are whole, nobody needs to go on with it.
+  // Only now, with all of its files complete, no later process has to continue it.
   if (ended) {
     const absl::StatusOr<std::string> outcome = outcome_to_json(*ended);
     absl::Status status = outcome.ok() ? context_.state->store_outcome(*outcome) : outcome.status();

@@ -1,18 +1,18 @@
 #pragma once
 
-// Takes a job: checks the request, makes its description, run directory and first record, and hands
-// the job to JobHost. Listens to the run directory until it is closed.
-// Called by: cluster.cc, checkpoint_calls.cc (restore), returns.cc (a job that had not begun).
-// Calls: JobResolver, planning/, StateDirectory, RunDirectory, JobHost.
+// Takes a job: checks the request, makes its description, run directory and first record, and
+// passes the job to JobHost. Listens to the run directory until it is closed. Called by:
+// cluster.cc, checkpoint_calls.cc (restore), returns.cc (a job that had not begun). Calls:
+// JobResolver, planning/, StateDirectory, RunDirectory, JobHost.
 //
 // Invariants
 //  1. There is one job at a time, and one submission at a time.
 //  2. The job's record is on the disk before its run directory is touched: a process that dies from
 //     there on leaves a job that the next one knows.
-//  3. The record goes when all files of a job that ended are closed.
-// Threads: submit takes Cluster's mutex where it needs it and blocks on the disk without it. The
-// run directory's writer thread calls back without the mutex, and it is taken here. All else is
-// used with the mutex held, but for describe_again and run_events, which need none.
+//  3. The record goes when all files of a job that ended are closed. Threads: submit takes
+//     Cluster's mutex where it needs it and blocks on the disk without it. The run directory's
+//     writer thread calls back without the mutex, and it is taken here. All else is used with the
+//     mutex held, except describe_again and run_events, which need none.
 
 #include <optional>
 #include <string>
@@ -38,7 +38,7 @@ class Submissions {
         host_(host),
         report_(report) {}
 
-  /// `source`: go on from this checkpoint, whose job the request has.
+  /// `source`: continue from this checkpoint, whose job is in the request.
   absl::StatusOr<v1::SubmitResponse> submit(const v1::SubmitRequest& request,
                                             std::optional<SnapshotId> source);
   bool is_under_way() const { return is_under_way_; }
@@ -47,9 +47,9 @@ class Submissions {
   absl::StatusOr<JobDescription> describe_again(const v1::SubmitRequest& request,
                                                 bool from_checkpoint) const;
   /// Tells the job of the checkpoint that it begins from. Takes the mutex. In the run's own
-  /// directory it is the same job again, in another one a branch of it.
+  /// directory the job is the same; in another directory it is a branch of it.
   absl::Status add_source(SnapshotId source, JobDescription& description);
-  /// What the run directory of the job reports.
+  /// Events of the run directory of the job.
   RunDirectory::Events run_events();
 
  private:

@@ -13,13 +13,13 @@
 namespace poseidon {
 namespace {
 
-/// From the operator's question until every node knows of it, on a busy machine.
+/// Time from the operator's request until every node has received it, on a busy machine.
 constexpr double kNoticeSeconds = 0.3;
 /// Longest time for the iterations, whatever the operator says.
 constexpr Milliseconds kMaxTraceTimeout{600000};
 
-/// No node may be beyond it when it hears of the trace. One iteration is under way, and the next
-/// may begin meanwhile.
+/// No node may be beyond it when the request for the trace arrives. One iteration is under way, and
+/// the next may begin meanwhile.
 Iteration first_iteration(const JobRun& job, const JobProgress& progress, std::uint64_t wanted) {
   Iteration first = progress.completed + 2;
   if (progress.images_per_s > 0.0) {
@@ -58,7 +58,7 @@ absl::Status Traces::begin(const v1::TraceRequest& request, const std::shared_pt
     return absl::FailedPreconditionError(absl::StrCat(
         job ? absl::StrCat("job ", job->description().id, " is ", job_state_name(job->state()))
             : "there is no job",
-        ": a trace is of one that trains; ask again when it is running"));
+        ": only a training job can be traced; try again when it is running"));
   }
   const Nanoseconds now = context_.now();
   const JobProgress progress = job->progress(now);
@@ -66,8 +66,8 @@ absl::Status Traces::begin(const v1::TraceRequest& request, const std::shared_pt
   const Iteration first = first_iteration(*job, progress, request.iterations());
   if (first >= end) {
     return absl::FailedPreconditionError(
-        absl::StrCat("job ", job->description().id, " has ", progress.completed, " of ", end,
-                     " iterations behind it: it ends before a trace could begin"));
+        absl::StrCat("job ", job->description().id, " has completed ", progress.completed, " of ",
+                     end, " iterations: it ends before a trace could begin"));
   }
   v1::TraceHead head;
   head.set_job(job->description().name);
@@ -89,7 +89,7 @@ absl::Status Traces::begin(const v1::TraceRequest& request, const std::shared_pt
 }
 
 void Traces::apply(TraceActions actions) {
-  // What cannot be reached is gone for the trace, and the list may grow by what follows from that.
+  // A node that cannot be reached leaves the trace, and handling that may add actions to the list.
   for (std::size_t i = 0; i < actions.sends.size(); ++i) {
     const NodeId node = actions.sends[i].first;
     if (streams_.send(node, actions.sends[i].second)) continue;

@@ -22,7 +22,7 @@ std::uint64_t most_model_bytes(const Plan& plan) {
 }  // namespace
 
 absl::Status worth_another_try(const absl::Status& status) {
-  // A part that does not fit is no fault of the disk.
+  // A part that does not fit is not an error of the disk.
   if (status.ok() || absl::IsInvalidArgument(status)) return status;
   return absl::UnavailableError(absl::StrCat("the model cannot be stored: ", status.message()));
 }
@@ -47,7 +47,7 @@ std::optional<std::string> Uploads::end(std::uint64_t epoch, const absl::Status&
 }
 
 std::string Uploads::retry_text() const {
-  return refused_.empty() ? "" : absl::StrCat(refused_, "; worker 0 keeps it and comes again");
+  return refused_.empty() ? "" : absl::StrCat(refused_, "; worker 0 keeps it and tries again");
 }
 
 }  // namespace poseidon

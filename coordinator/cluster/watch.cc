@@ -14,7 +14,7 @@ namespace {
 /// How often the times of the layers are held against the plan's: once per window of them.
 constexpr Nanoseconds kLayerTimesInterval = TrafficMonitor::kWindow;
 
-/// A node that is lost has to be brought back by somebody, though the job may go on without it.
+/// The operator has to bring a lost node back, though the job may continue without it.
 spdlog::level::level_enum log_level(EventKind kind) {
   switch (kind) {
     case EventKind::kAlarm:

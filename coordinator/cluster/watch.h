@@ -1,13 +1,15 @@
 #pragma once
 
-// What is shown of a cluster: events, refusals, the loss curve, traffic per layer, loads of
-// machines, and the totals of the metrics page.
-// Called by: cluster*.cc and the other parts report here. Calls: coordinator/watch/ and the log.
+// The data that are shown of a cluster: events, refusals, the loss curve, traffic per layer, loads
+// of machines, and the totals of the metrics page.
+//
+// Called by: cluster*.cc and the other parts, which report here. Calls: coordinator/watch/ and the
+// log.
 //
 // Invariants
-//  1. Nothing is decided by what is kept here, but for the times of layers (slowest), by which the
-//     job considers another plan.
-//  2. Numbers from nodes are checked here: what makes no sense is not added.
+//  1. No decision depends on this data, except that the job considers another plan by the times of
+//     layers (slowest).
+//  2. Numbers from nodes are checked here: invalid ones are not added.
 //  3. Totals never go back: iterations that are trained again are counted again.
 // Used with Cluster's mutex held (cluster_context.h).
 
@@ -53,23 +55,23 @@ class Watch {
   const v1::CountersStatus* counters(NodeId node) const { return counters_.of(node); }
   /// False: the load makes no sense.
   bool take_load(NodeId from, const v1::NodeLoad& load);
-  /// Of a worker of the job whose plan is known (has_traffic). Returns what of it makes no sense,
-  /// as words before "from NODE"; "" when all was taken.
+  /// Of a worker of the job whose plan is known (has_traffic). Returns a description of the invalid
+  /// part, to be followed by "from NODE"; "" when all was accepted.
   std::string take_traffic(NodeId from, const v1::Heartbeat& heartbeat);
   std::optional<LoadRates> load(NodeId node) const { return loads_.rates(node); }
 
   // ---- the job ----
-  /// A job begins, or goes on, from this iteration with this curve.
+  /// A job begins or continues at this iteration with this curve.
   void begin_job(LossCurve curve, Iteration first);
   void count_job(const JobCounts& counts) { counts_.jobs += counts; }
   void count_end(bool done, bool was_stopped);
-  /// From the first plan on traffic is measured.
+  /// Traffic is measured from the first plan on.
   void begin_traffic(std::size_t layers);
   bool has_traffic() const { return traffic_ != nullptr; }
   void count_iterations(Iteration completed);
   void add_line(const std::string& line);
   void roll_back(Iteration iteration) { curve_.roll_back(iteration); }
-  /// Of a job that ended, rates are those of its end.
+  /// The rates of an ended job are those of its end.
   WorkerRates worker_rates(NodeId node, Nanoseconds until) const;
   LayerRates layer_rates(LayerIndex layer, Nanoseconds until) const;
   /// Once per window: how long each layer takes on the slowest worker; empty where that is not due
@@ -92,7 +94,7 @@ class Watch {
   CounterBook counters_;
 };
 
-/// "worker 10.0.0.1:4701, node 3", for messages about what it sent.
+/// "worker 10.0.0.1:4701, node 3", for messages about the node.
 std::string sender_text(const Membership& membership, NodeId from);
 
 }  // namespace poseidon

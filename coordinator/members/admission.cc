@@ -32,7 +32,7 @@ absl::StatusOr<std::string> reachable(const std::string& text, const std::string
   if (is_wildcard_host(address.host)) {
     if (peer_host.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "the address ", text, " tells others no host, and none can be seen: name one"));
+          "the address ", text, " has no host, and the connection shows none: give one"));
     }
     address.host = peer_host;
   }

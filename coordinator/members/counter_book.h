@@ -21,8 +21,8 @@ class CounterBook {
   static constexpr std::size_t kMaxReasonBytes = 64;
 
   /// Keeps the heartbeat's counters, and its refused messages, in place of the last ones. A
-  /// heartbeat without counters changes nothing. What no counter can be is left out: numbers that
-  /// are not finite or negative, reasons that are too many. Text becomes fit for one line.
+  /// heartbeat without counters changes nothing. Leaves out invalid counters: numbers that are not
+  /// finite or negative, reasons beyond the limit. Text becomes fit for one line.
   void take(NodeId node, const v1::Heartbeat& heartbeat);
   void remove(NodeId node) { nodes_.erase(node); }
   /// Null before the first counters. Valid until the next take() or remove().

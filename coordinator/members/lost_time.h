@@ -1,8 +1,8 @@
 #pragma once
 
-// Measures the time in which the coordinator could hear nobody: its process stood still, or it was
-// cut off from all nodes. The job's deadlines are extended by that time.
-// Called by: coordinator/cluster/job_host.cc. Calls: nothing; pure.
+// Measures the time in which the coordinator could receive no messages: its process stood still, or
+// it was cut off from all nodes. The job's deadlines are extended by that time. Called by:
+// coordinator/cluster/job_host.cc. Calls: nothing; pure.
 //
 // Invariants
 //  1. No moment is counted twice.
@@ -19,11 +19,11 @@ class LostTime {
  public:
   explicit LostTime(Nanoseconds lease) : lease_(lease) {}
 
-  /// Call before anything is judged by how long it took. `isolated_since`: since when no node is
-  /// heard; nothing while one is. Returns the time lost since the last call that is not counted
-  /// yet.
+  /// Call before anything is judged by how long it took. `isolated_since`: the time since which no
+  /// node sends messages; empty while one does. Returns the time lost since the last call that is
+  /// not counted yet.
   Nanoseconds look(Nanoseconds now, std::optional<Nanoseconds> isolated_since);
-  /// As of the last look.
+  /// As of the last call.
   bool is_cut_off() const { return is_cut_off_; }
 
  private:

@@ -8,12 +8,13 @@
 namespace poseidon {
 namespace {
 
-/// A stream that ends so long after its last message may have been ended by our own system, to
-/// which nobody answered (common/security/connection_door.cc: after 20 s): no sign of life.
+/// A stream that ends this long after its last message may have been ended by our own system
+/// because the peer did not answer (common/security/connection_door.cc: after 20 s). That is no
+/// sign of life.
 constexpr Nanoseconds kOwnTimeout = std::chrono::seconds(15);
 
-/// So many iterations that were new cannot come from what a node sent before it died: its gradient
-/// of one, which the others finish, and forward and backward of the next.
+/// A node that has died cannot account for this many new iterations: its last gradient lets the
+/// others finish one iteration and compute forward and backward of the next.
 constexpr std::uint64_t kProof = 3;
 
 }  // namespace
@@ -63,7 +64,7 @@ void Membership::sign_of_life(Member& member, Nanoseconds now) {
 
 void Membership::observe(Nanoseconds now) {
   if (isolated_since_) {
-    // Beyond the limit nobody is waited for any longer.
+    // Beyond the limit the coordinator waits for no node.
     if (now - *isolated_since_ > options_.isolation_limit) isolated_since_.reset();
     return;
   }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Who is in the cluster: join, heartbeat, leave, lease expiry, as a pure state machine.
+// The members of the cluster: join, heartbeat, leave and lease expiry, as a pure state machine.
 //
 // Called by: coordinator/cluster/cluster.h, for each message and many times a second, with `now`;
 // it tells coordinator/job/job_run.h of joins and departures. Calls: nothing.
@@ -81,7 +81,7 @@ struct MembershipOptions {
   /// unreported iterations are missing in the metrics, and the job rolls back to before them.
   Nanoseconds vouched_limit = std::chrono::minutes(2);
 };
-/// The lease must hold at least two heartbeats, so that one lost beat kills nobody.
+/// The lease must be at least two heartbeats, so that one lost heartbeat ends no lease.
 absl::Status validate(const MembershipOptions& options);
 
 /// A node's departure, with the reason for people.
@@ -130,7 +130,8 @@ class Membership {
 
   /// Its stream ended without Leave; it may return within its lease. False: no such member.
   bool detach(NodeId id, const std::string& reason, Nanoseconds now);
-  /// It is back, on a new stream. False when no member has this id, role, address and process.
+  /// The node is back, on a new stream. False when no member has this id, role, address and
+  /// process.
   bool attach(const NodeInfo& node, Nanoseconds now);
 
   /// The node left or will not return. nullopt when it is not a member.
@@ -139,7 +140,7 @@ class Membership {
   /// Removes and returns those whose time has run out, in NodeId order. Call many times a second.
   std::vector<Departure> expire(Nanoseconds now);
 
-  /// The time since which no member was heard, while the coordinator counts as cut off.
+  /// The time since which no member has sent messages, while the coordinator counts as cut off.
   const std::optional<Nanoseconds>& isolated_since() const { return isolated_since_; }
   /// A departed member that `node` replaces. It has the node's address or its store, which only one
   /// process has at a time (a container may return with another address). It has no stream, or
@@ -159,7 +160,7 @@ class Membership {
     Nanoseconds deadline{0};
     bool attached = true;
     std::string detached_why;
-    std::uint64_t advances = 0;  ///< the job's advances when it was last heard
+    std::uint64_t advances = 0;  ///< the job's advances when its last message came
     bool vouched = false;        ///< since then the job's progress has shown that it works
   };
 

@@ -152,7 +152,7 @@ TEST_F(VouchedTest, AtTheEndOnlyWhoHasProvedToBeAtWorkIsAwaited) {
   }
 }
 
-/// All were silent for us, and the first that is heard says nothing of the others.
+/// All were silent, and the first message of one proves nothing about the others.
 TEST_F(VouchedTest, SilenceThatIsForgivenMakesNobodyLookCutOff) {
   EXPECT_THAT(run_until(2, true), IsEmpty());
   for (; now_ < 12; now_ += 0.1) ASSERT_THAT(membership_.expire(at(now_)), IsEmpty());
@@ -255,7 +255,7 @@ TEST(Membership, OnlyTheSameProcessComesBack) {
   EXPECT_TRUE(membership.attach(node, at(1))) << "even before we noticed that it was away";
 }
 
-// When all machines lose their power, no stream breaks, and nobody is given up.
+// When all machines lose power, no stream breaks, and no node is given up.
 TEST(Membership, AnAddressIsFreeWhenAnotherProcessHasItAndItsOwnerIsSilent) {
   Membership membership({});
   const NodeId id = *membership.join(worker("a:1"), at(0));
@@ -362,7 +362,8 @@ TEST_F(IsolationTest, WhoseStreamBrokeIsNoWitness) {
   EXPECT_THAT(live(8.5, {}), ::testing::ElementsAre(a, b)) << "killed, both of them";
 }
 
-/// Nobody answers our system any more, so it ends the streams itself; that is no word of anybody's.
+/// No machine answers our system any more, so it ends the streams itself; that is no message of a
+/// node.
 TEST_F(IsolationTest, StreamsThatOurOwnSystemGivesUpDoNotEndIt) {
   const NodeId a = join(worker("a:1"));
   const NodeId b = join(server("b:1"));
@@ -396,7 +397,7 @@ TEST_F(IsolationTest, ShortSilenceOfAllDelaysAndForgetsNothing) {
   const NodeId b = join(server("b:1"));
   const NodeId dead = join(server("c:1"));
   live(5, {a, b, dead});
-  // Every other two seconds nobody is heard: a busy machine.
+  // No messages arrive in every other two seconds: a busy machine.
   std::vector<NodeId> gone;
   for (double time = 5; time < 17 && gone.empty(); time += 4) {
     gone = live(time + 2, {a, b});

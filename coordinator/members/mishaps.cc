@@ -7,7 +7,7 @@
 namespace poseidon {
 namespace {
 
-/// A pause is so many times what the mishap has cost all others.
+/// A pause is this many times the cost of the mishap to all others.
 constexpr int kPausePerCost = 50;
 
 /// What a process has in common with the one that is started in its place.
@@ -23,7 +23,7 @@ void Mishaps::count(const NodeInfo& newcomer, Nanoseconds cost, Nanoseconds now)
   ++mishaps.count;
   mishaps.last = now;
   const bool took_long = cost > options_.first_pause;
-  if (mishaps.count < 2 && !took_long) return;  // once may happen to anybody
+  if (mishaps.count < 2 && !took_long) return;  // one mishap may happen to any node
   Nanoseconds pause = options_.first_pause;
   for (int i = 2; i < mishaps.count && pause < options_.longest_doubled_pause; ++i) pause *= 2;
   pause = std::min(pause, options_.longest_doubled_pause);

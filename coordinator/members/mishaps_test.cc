@@ -13,7 +13,7 @@ NodeInfo worker_at(std::string host) {
 
 class MishapsTest : public ::testing::Test {
  protected:
-  /// How long who comes from there is not taken, after one more.
+  /// How long nodes of that machine are not taken, after one more mishap.
   int pause_after_one(bool needed = false) {
     now_ += std::chrono::hours(2);
     mishaps_.count(worker_at("a"), Nanoseconds{0}, now_);

@@ -30,7 +30,7 @@ class NodeLink {
   virtual ~NodeLink() = default;
   /// Queues; false when the queue is full or the stream has ended. Never blocks.
   virtual bool send(const v1::CoordinatorMessage& message) = 0;
-  /// Ends the stream with this status after what is queued. Idempotent.
+  /// Ends the stream with this status after all queued messages. Idempotent.
   virtual void close(const absl::Status& status) = 0;
   /// The host of the other side; "" when it cannot be told.
   virtual std::string peer_host() const = 0;

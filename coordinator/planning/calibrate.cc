@@ -69,7 +69,8 @@ Calibration assume_calibration(const std::vector<PlannerLayer>& layers, std::int
   const auto batch = static_cast<double>(batch_size);
   const double operations = 3.0 * 2.0 * total * batch;
   if (machines.images_per_s && multiply_adds > 0.0 && !machines.device_ops_per_s) {
-    // A rebuild is a product as the layers' are: nobody who trains slowly rebuilds for nothing.
+    // A rebuild is a product like those of the layers, so a worker that trains slowly rebuilds
+    // slowly too.
     calibration.device_ops_per_s = operations / batch * *machines.images_per_s;
   }
   const double compute_s = machines.images_per_s ? batch / *machines.images_per_s

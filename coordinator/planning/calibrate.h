@@ -43,7 +43,7 @@ Calibration assume_calibration(const std::vector<PlannerLayer>& layers, std::int
 struct ReplanOptions {
   double far = 0.2;  ///< of the assumed compute time; half of it counts as near again
   int patience =
-      20;  ///< measurements in a row (near ones begin anew, in between ones do not count)
+      20;  ///< measurements in a row (near ones restart the count, those in between do not count)
   double least_gain = 0.03;  ///< of the predicted iteration; less is not worth an interruption
 };
 

@@ -45,7 +45,7 @@ absl::Status check_pinned_chunks(const JobSpec& job) {
       "sync.plan: expected chunks of at most ", most, " bytes with checkpoint.replicas ",
       job.checkpoint.replicas, " and this optimizer, got ", largest,
       "; plan again with a smaller sync.chunk_bytes, or remove \"chunks\" and \"chunk_bytes\" from "
-      "the plan to repeat its schemes alone"));
+      "the plan to use only its schemes"));
 }
 
 absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {

@@ -45,7 +45,7 @@ struct ResolvedJob {
 /// INVALID_ARGUMENT when the job is invalid; the message names the key. Any thread.
 using JobResolver = std::function<absl::StatusOr<ResolvedJob>(const std::string& job_json)>;
 
-/// What planning needs of a network.
+/// The data of a network that planning needs.
 std::vector<PlannerLayer> planner_layers(const NetSpec& net);
 
 /// INVALID_ARGUMENT where sync.plan (its content, not a path) has larger chunks than

@@ -11,8 +11,8 @@
 namespace poseidon {
 namespace {
 
-/// Where links have so much more to do than devices, what is wanted at once may wait, and links
-/// must not run dry. VGG19-22K on 16 nodes at 25 GbE, where links have 1.02 times as much to do:
+/// When links have this much more to do than devices, urgent messages may wait, and links must
+/// never be idle. VGG19-22K on 16 nodes at 25 GbE, where links have 1.02 times as much to do:
 /// 0.1181 s with full windows, 0.1128 s with short ones, 0.1007 s with the chunks that go with
 /// them. From 1.8 on short windows cost up to 5 % (bench/RESULTS.md, `modern`); between nothing was
 /// measured.

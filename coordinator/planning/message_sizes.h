@@ -10,7 +10,7 @@
 
 namespace poseidon {
 
-/// What smaller messages must save at least, as a share of the predicted iteration. Where the model
+/// The least saving by smaller messages, as a share of the predicted iteration. Where the model
 /// predicts 1.4 %, 2 to 6 % were measured (bench/RESULTS.md), because it only models its own
 /// queues.
 inline constexpr double kLeastGainOfSmallerMessages = 0.01;

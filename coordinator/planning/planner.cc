@@ -116,7 +116,7 @@ std::vector<double> plan_by_time(const PlannerInput& input, Plan& plan) {
                             asked_scheme(input.layers[i], input.sync) == "auto";
     if (may_choose) rule.free.push_back(i);
   }
-  // Norms are summed chunk by chunk: their last bits must not depend on what was measured.
+  // Norms are summed chunk by chunk: their last bits must not depend on measurements.
   const bool any_chunks = !input.sync.chunk_bytes && input.norm_scope == NormScope::kNone;
   const auto take_sizes_for = [&](std::vector<Scheme> schemes) {
     TimeRuleInput sized = rule;
@@ -127,7 +127,7 @@ std::vector<double> plan_by_time(const PlannerInput& input, Plan& plan) {
     rule.window_bytes = sizes.window_bytes;
   };
   // Which sizes are best depends on the schemes and the other way round: first for the byte rule's
-  // schemes, then once more for what was chosen with those.
+  // schemes, then once more for the schemes that were chosen with these sizes.
   if (chooses) take_sizes_for(rule.by_bytes);
   TimeChoice choice = choose_by_time(rule);
   if (choice.result.schemes != rule.by_bytes) {

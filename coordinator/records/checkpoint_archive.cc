@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Tells that the folder is there, and not just where its disk would be mounted.
+/// Marks that this is the folder itself and not the empty mount point of its disk.
 constexpr const char* kMarker = "CHECKPOINTS";
 constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{512} << 20;
 
@@ -32,13 +32,13 @@ absl::Status write_manifest(const fs::path& directory, const fs::path& path,
   POSEIDON_RETURN_IF_ERROR(create_folder(path.parent_path()));
   POSEIDON_RETURN_IF_ERROR(sync_folder_of(path.parent_path()));
   absl::Status status = write_file_atomically(path, manifest_to_json(manifest));
-  // It may be there all the same; but servers drop the parts of what failed.
+  // The file may exist nevertheless, but servers drop the parts of failed checkpoints.
   if (!status.ok()) status.Update(remove_durably(path));
   return status;
 }
 
 absl::Status remove_manifest(const fs::path& path) {
-  // Should it come back, it would name parts that servers have dropped by then.
+  // A manifest that reappears would name parts that servers have dropped.
   const absl::Status status = remove_durably(path);
   std::error_code is_not_empty;
   fs::remove(path.parent_path(), is_not_empty);  // the job's folder, with its last one
@@ -101,7 +101,7 @@ fs::path CheckpointArchive::path_of(const CheckpointManifest& manifest) const {
 std::vector<CheckpointManifest> CheckpointArchive::load(
     std::vector<std::string>& unreadable) const {
   std::vector<CheckpointManifest> manifests;
-  bool is_there = false;  // an error is told by itself
+  bool is_there = false;  // it reports its own errors
   const std::size_t errors = unreadable.size();
   const std::vector<fs::directory_entry> entries = entries_of(directory_, unreadable);
   for (const fs::directory_entry& job : entries) {

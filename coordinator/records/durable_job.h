@@ -1,11 +1,12 @@
 #pragma once
 
 // The record of the current job on the coordinator's disk, from which another process can resume
-// it. Pure: converts to JSON and back, checking everything.
+// the job. Pure: converts to JSON and back, and checks everything.
 //
-// Before: coordinator/cluster/job_record.h says when it is stored: when training starts, when a
-// recovery begins, and when there is a checkpoint to go back to. After: cluster/returns.cc, in the
-// next process. How far the run is, metrics.jsonl says.
+// Called by: coordinator/cluster/job_record.h, which stores it when training starts, when a
+// recovery begins, and when there is a checkpoint to go back to; coordinator/cluster/returns.h,
+// which reads it in the next process. Calls: common/plan/plan.h, common/checkpoint/checkpoint.h.
+// The run's progress is in metrics.jsonl, not here.
 
 #include <cstdint>
 #include <optional>
@@ -42,16 +43,16 @@ struct DurableJob {
     std::int64_t started_unix_ms = 0;  ///< when Start was sent
     /// The cause of the recovery in progress, for people; "": the job trains.
     std::string recovering_from;
-    std::vector<NodeId> lost;  ///< its nodes that are
-    /// The epoch has ended and its nodes know it: the next one begins from the newest checkpoint.
-    /// `workers` and `servers` then are the current holders of the places; the plan may have had
-    /// others.
+    std::vector<NodeId> lost;  ///< nodes lost in that recovery
+    /// The epoch has ended and its nodes were told: the next one begins from the newest checkpoint.
+    /// `workers` and `servers` are then the current nodes of the job, which may differ from the
+    /// plan's.
     bool stopped = false;
     /// There are checkpoints to return to; it is an error when none of them can be read.
     bool has_checkpoints = false;
     /// Checkpoints that the run has rolled back past: no epoch begins from them.
     std::vector<SnapshotId> abandoned;
-    std::optional<DataIdentity> data;  ///< what it trains on
+    std::optional<DataIdentity> data;  ///< identity of the training data
   };
   /// Absent: training has not started; the job starts from the beginning.
   std::optional<Running> running;

@@ -27,7 +27,7 @@ inline constexpr const char* kEarlierFolder = "earlier";
 /// Folder where they are collected, the model last, before they replace the run in kEarlierFolder.
 inline constexpr const char* kIncomingFolder = "earlier/incoming";
 
-/// What happens to the metrics in the run directory.
+/// The treatment of the metrics in the run directory.
 enum class MetricsAside {
   kMove,
   kCopy,  ///< the new run appends to them

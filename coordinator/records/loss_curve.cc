@@ -48,7 +48,7 @@ void LossCurve::add_loss(Iteration iteration, double loss) {
 }
 
 void LossCurve::add_test(const Test& test) {
-  // The last one stays only until the next comes, unless its turn was to stay.
+  // The last test is kept only until the next one arrives, unless it is one of those to keep.
   if (!tests_.empty() && (tests_seen_ - 1) % test_stride_ != 0) tests_.pop_back();
   if (tests_.size() >= kMaxTests) {
     test_stride_ *= 2;
@@ -67,7 +67,7 @@ void LossCurve::roll_back(Iteration iteration) {
     last.iterations = std::min(last.iterations, iteration - last.first);
   }
   while (!tests_.empty() && tests_.back().iteration >= iteration) tests_.pop_back();
-  // As if no other test had been seen than those that stay.
+  // As if only the kept tests had been seen.
   tests_seen_ =
       tests_.empty() ? 0 : (static_cast<std::int64_t>(tests_.size()) - 1) * test_stride_ + 1;
 }

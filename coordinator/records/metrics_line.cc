@@ -21,7 +21,7 @@ class Front {
   bool take_number(Number& value) {
     const std::size_t sign = left_.starts_with('-') ? 1 : 0;
     if (left_.size() <= sign || !absl::ascii_isdigit(static_cast<unsigned char>(left_[sign]))) {
-      return false;  // infinities and what is no number
+      return false;  // infinities and NaN
     }
     const auto [end, error] = std::from_chars(left_.data(), left_.data() + left_.size(), value);
     if (error != std::errc()) return false;
@@ -35,7 +35,7 @@ class Front {
 };
 
 /// A line just as job_run_training.cc writes it: a month's run has tens of millions of them, which
-/// the next process reads before it serves anybody.
+/// the next process reads before it serves clients.
 std::optional<MetricsLine> parse_usual_line(std::string_view text) {
   Front front(text);
   MetricsLine line;

@@ -24,15 +24,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A pipe that nobody reads is an error, not somebody to wait for. A link is an error, too: who may
-/// make one in a run's folder must not choose which file of the coordinator's is written.
+/// A pipe without a reader is an error; it is not waited for. A link is an error, too: whoever may
+/// make one in a run's folder must not choose which file the coordinator overwrites.
 constexpr int kMetricsFlags = O_WRONLY | O_CLOEXEC | O_APPEND | O_NONBLOCK | O_NOFOLLOW;
 /// Between two attempts to write to a disk that does not take it.
 constexpr Milliseconds kRetryPause{500};
 /// Attempts once the run has ended.
 constexpr int kLastTries = 4;
 
-/// Of lines: a disk that does not take them is not tried with all that wait for it.
+/// Lines per write: a disk that refuses them is not tried with all waiting lines.
 constexpr std::size_t kMostAtOnce = std::size_t{1} << 20;
 
 /// Of a line of metrics.jsonl, generously.
@@ -50,8 +50,8 @@ absl::Status errno_status(const char* what, const fs::path& path) {
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", what, " ", path.string()));
 }
 
-/// What is about to be cut off after `bytes` of the metrics goes beside them, if there are whole
-/// lines in it: a disk has damaged the first of them, and somebody may want the others.
+/// Keeps the lines that are about to be cut off after `bytes` of the metrics in a file beside them,
+/// if some are intact: a disk has damaged the first of them, and the user may want the others.
 absl::Status keep_cut_lines(const fs::path& metrics, std::ifstream& in, std::uint64_t bytes) {
   in.clear();
   in.seekg(static_cast<std::streamoff>(bytes));
@@ -69,7 +69,7 @@ absl::Status keep_cut_lines(const fs::path& metrics, std::ifstream& in, std::uin
   if (in.bad()) return errno_status("read", metrics);
   POSEIDON_RETURN_IF_ERROR(file.commit());
   spdlog::error(
-      "{}: what follows byte {} are no lines of this run; they are cut off, and kept in {}",
+      "{}: the bytes after byte {} are no lines of this run; they were cut off and are kept in {}",
       metrics.string(), bytes, beside.string());
   return absl::OkStatus();
 }
@@ -91,7 +91,7 @@ std::size_t end_of_iterations_before(std::string_view metrics, Iteration iterati
 /// name, too.
 bool is_foreign_metrics(const fs::path& metrics) {
   const absl::StatusOr<Descriptor> file = open_file(metrics);
-  if (!file.ok()) return false;  // who is to write there says why he cannot
+  if (!file.ok()) return false;  // the later write reports the error
   std::string begin(kMaxMetricsLineBytes, '\0');
   const ssize_t got = ::pread(file->get(), begin.data(), begin.size(), 0);
   begin.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
@@ -109,14 +109,14 @@ absl::Status check_nothing_foreign(const fs::path& run_directory) {
     if (!is_foreign_metrics(metrics)) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat(metrics.string(),
-                     " is no run's (it does not begin with an iteration), and a run would "
-                     "write its own there; move it, or choose another --run-dir"));
+                     " belongs to no run (it does not begin with an iteration), and a run would "
+                     "overwrite it; move it, or choose another --run-dir"));
   }
   for (const char* name : kCompanions) {
     if (!is_there(name)) continue;
     return absl::InvalidArgumentError(absl::StrCat(
-        (run_directory / name).string(), " is no run's (there is no ", kMetricsFile,
-        " beside it), and a run would write its own there; move it, or choose another --run-dir"));
+        (run_directory / name).string(), " belongs to no run (there is no ", kMetricsFile,
+        " beside it), and a run would overwrite it; move it, or choose another --run-dir"));
   }
   return absl::OkStatus();
 }
@@ -130,7 +130,7 @@ absl::StatusOr<std::unique_ptr<ModelFile>> ModelFile::open(const fs::path& direc
                                                            std::uint64_t total_bytes) {
   std::unique_ptr<ModelFile> file(new ModelFile(directory / kModelFile, total_bytes));
   if (absl::Status opened = file->file_.open(); !opened.ok()) {
-    // A folder of that name, say: somebody can take it away, and the model is worth the wait.
+    // For example a folder of that name: a user can remove it, and the model is worth the wait.
     return absl::IsInvalidArgument(opened) ? absl::FailedPreconditionError(opened.message())
                                            : opened;
   }
@@ -348,16 +348,17 @@ void RunDirectory::write_loop() {
     if (closing && (!failing || last_tries == 0)) break;
     if (closing && failing) std::this_thread::sleep_for(kRetryPause);
   }
-  // Who hears that all is closed may forget the job, and no worker tells the lines again then.
+  // Once the run is reported as closed, its job may be forgotten, and no worker sends the lines
+  // again.
   if (::fdatasync(metrics_fd_.get()) != 0 && errno != EINVAL) {
     spdlog::error("{}", std::string(errno_status("write to disk", path_ / kMetricsFile).message()));
   }
   events_.on_closed();
 }
 
-/// Takes what is written out of `items`. What is to be written elsewhere, and finds no room there,
-/// holds up nothing but metrics that go back; unless it is the first since they did, for whoever
-/// goes on with the run must not take the lines behind for those of the course that was left.
+/// Removes written lines from `items`. What is to be written elsewhere, and finds no room there,
+/// holds up nothing but metrics that go back; unless it is the first since they did, because the
+/// next process must not take the later lines for those of the abandoned course.
 RunDirectory::Written RunDirectory::write_items(std::deque<Item>& items) {
   Written result;
   std::deque<Item> waiting;
@@ -393,7 +394,7 @@ absl::Status RunDirectory::write_next(std::deque<Item>& items) {
   }
   const bool is_sync = std::holds_alternative<Sync>(next);
   items.pop_front();
-  // Once: what fails here shows at the next line, if it stays.
+  // Tried once: an error that persists shows at the next line.
   if (is_sync && ::fdatasync(metrics_fd_.get()) != 0 && errno != EINVAL) {
     return errno_status("write to disk", path_ / kMetricsFile);
   }
@@ -429,7 +430,7 @@ absl::Status RunDirectory::write_lines(std::deque<Item>& items) {
   if (!status.ok()) {
     if (before >= 0 && ::ftruncate(metrics_fd_.get(), before) != 0) {
       return absl::DataLossError(
-          absl::StrCat(status.message(), "; the line that was begun could not be taken back"));
+          absl::StrCat(status.message(), "; the incomplete line could not be removed"));
     }
     return status;
   }
@@ -438,11 +439,11 @@ absl::Status RunDirectory::write_lines(std::deque<Item>& items) {
   return absl::OkStatus();
 }
 
-/// The record of the job is on another disk, and who goes on with the job after this process needs
-/// it the more when the run's own disk is full. When the run is over nobody goes on with it: then
-/// what cannot be written there must not keep the last lines from being written here. A record of
-/// what came after the metrics went back must not be there before they have: their lines of before
-/// would be taken for its own. Of several the newest is written, and no older one after it.
+/// The record of the job is on another disk, and the next process needs it all the more when the
+/// run's own disk is full. When the run is over no process continues it: then a failed write there
+/// must not delay the last lines here. A record that follows a rollback of the metrics must not be
+/// on disk before the rollback: the lines from before would be taken for its own. Of several the
+/// newest is written, and no older one after it.
 void RunDirectory::write_elsewhere(std::deque<Item>& items, bool is_over) {
   std::set<std::string> newer;  // names
   const auto first_back = std::find_if(items.begin(), items.end(), [](const Item& item) {
@@ -466,7 +467,7 @@ void RunDirectory::write_elsewhere(std::deque<Item>& items, bool is_over) {
 }
 
 /// Lines go to a file that can be found by its name: if it, or its folder, was removed or moved,
-/// what is written to it is lost.
+/// lines written to it are lost.
 absl::Status RunDirectory::find_again() {
   const fs::path metrics = path_ / kMetricsFile;
   struct stat ours {};
@@ -523,7 +524,7 @@ std::optional<MetricsProgress> progress_of_earlier(const fs::path& directory,
                                                    RunDirectory::Begin begin) {
   if (begin == RunDirectory::Begin::kAnew) return std::nullopt;
   std::ifstream in(directory / kMetricsFile, std::ios::binary);
-  return read_metrics_progress(in);  // no such file: nothing is told
+  return read_metrics_progress(in);  // no such file: nothing to report
 }
 
 fs::path plain_folder(const fs::path& path) {

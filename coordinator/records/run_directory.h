@@ -71,7 +71,7 @@ class ModelFile {
 /// Why writing ends: the run is over, or another process continues it.
 enum class RunEnd { kOver, kLeft };
 
-/// The seam to a run's files; RunDirectory says what each does.
+/// The interface of a run's files; RunDirectory documents each function.
 class RunFiles {
  public:
   virtual ~RunFiles() = default;
@@ -170,7 +170,7 @@ class RunDirectory final : public RunFiles {
   static std::size_t bytes_of(const Item& item);
   static std::size_t bytes_of(const std::deque<Item>& items);
   void write_loop();
-  /// Of writing what waited: why some of it still does.
+  /// The error because of which lines still wait to be written.
   struct Written {
     absl::Status own, elsewhere;
     bool all() const { return own.ok() && elsewhere.ok(); }
@@ -194,10 +194,10 @@ class RunDirectory final : public RunFiles {
   Mutex mutex_;
   CondVar changed_;
   std::deque<Item> queue_ ABSL_GUARDED_BY(mutex_);
-  /// Including what is being written.
+  /// Including the lines that are being written.
   std::size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool overflow_ ABSL_GUARDED_BY(mutex_) = false;
-  /// One that may be written elsewhere is among them.
+  /// One of them may be written elsewhere.
   bool has_record_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<RunEnd> closing_ ABSL_GUARDED_BY(mutex_);
   std::thread writer_;
@@ -215,7 +215,7 @@ absl::Status check_nothing_foreign(const std::filesystem::path& run_directory);
 /// Removes `.`, `..` and a trailing slash, textually.
 std::filesystem::path plain_folder(const std::filesystem::path& path);
 
-/// Whether two paths, absolute both, name one folder: by their text, or because it is there.
+/// Whether two absolute paths name one folder: by their text, or by the existing folder.
 bool is_same_folder(const std::filesystem::path& one, const std::filesystem::path& other);
 
 /// The lines of metrics.jsonl about iterations and tests before this one. Drops other lines (torn

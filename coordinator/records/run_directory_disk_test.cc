@@ -1,4 +1,5 @@
-// A run's files on disks that take nothing for a while: what waits for what, and what is said.
+// A run's files on disks that accept no writes for a while: which writes wait for which, and the
+// messages.
 
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -35,7 +36,7 @@ TEST_F(RunDirectoryTest, WhatCouldNotBeWrittenIsTriedAgainInItsOrder) {
   directory->append_line("first", std::nullopt);
   directory->write_file("missing/plan.json", "{}");
   directory->append_line("second", std::nullopt);
-  // Until it has tried in vain: then somebody makes room.
+  // Until a write has failed; then there is room again.
   while (read_file(folder_ / "metrics.jsonl") != "first\n") std::this_thread::yield();
   fs::create_directories(folder_ / "missing");
   directory.reset();
@@ -90,8 +91,9 @@ TEST_F(RunDirectoryTest, LinesOfAFolderThatWasMovedAwayWaitForIt) {
   EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), "first\nsecond\n");
 }
 
-// The run's disk is full, the record's is not: written at once, but not before the metrics have
-// gone back, or who goes on takes the lines before for those of the record's epoch.
+// The run's disk is full, the record's is not: the record is written at once, but not before the
+// metrics have gone back. Otherwise the next process takes the lines before for those of the
+// record's epoch.
 TEST_F(RunDirectoryTest, ARecordDoesNotOvertakeMetricsThatGoBack) {
   const fs::path moved = fs::path(folder_).concat(".moved");
   const fs::path record = fs::path(folder_).concat(".record");
@@ -149,7 +151,7 @@ TEST_F(RunDirectoryTest, LinesDoNotWaitForTheDiskOfTheRecord) {
   fs::remove_all(records);
 }
 
-// Else who goes on with the run would take the lines behind for those of the course that was left.
+// Otherwise the next process would take the later lines for those of the abandoned course.
 TEST_F(RunDirectoryTest, LinesWaitForTheFirstRecordSinceTheyWentBack) {
   const fs::path records = fs::path(folder_).concat(".records");
   fs::remove_all(records);

@@ -1,6 +1,6 @@
 #pragma once
 
-// What tests of the run directory share: one of its own for each, and what it said.
+// Shared by tests of the run directory: an own directory for each test, and its messages.
 
 #include <unistd.h>
 

@@ -26,7 +26,7 @@ constexpr std::uint64_t kMostSkipped = kEpochs / 2;
 
 }  // namespace
 
-/// A folder that is gone, say, is not the fault of who submits a job.
+/// For example a missing folder: not an error of the user who submits a job.
 absl::Status StateDirectory::write(const fs::path& file, std::string_view text) {
   const absl::Status status = write_file_atomically(file, text);
   if (status.ok()) return status;
@@ -47,14 +47,15 @@ absl::StatusOr<std::unique_ptr<StateDirectory>> StateDirectory::open(const fs::p
   if (!fd.ok()) return fd.status();
   POSEIDON_ASSIGN_OR_RETURN(
       std::string identity,
-      directory_identity(path, kIdentityFile,
-                         "remove the file: then servers keep what nobody knows any more"));
+      directory_identity(
+          path, kIdentityFile,
+          "remove the file; servers then keep checkpoints that this coordinator does not know"));
   std::unique_ptr<StateDirectory> state(
       new StateDirectory(path, std::move(identity), *std::move(fd)));
   for (const fs::path& file : {state->job_file(), state->outcome_file(), state->epoch_file()}) {
     remove_leftovers(file);
   }
-  // next_epoch says what is wrong with a file that cannot be read.
+  // next_epoch reports a file that cannot be read.
   const std::uint64_t last = state->last_epoch().value_or(0);
   {
     const MutexLock lock(state->mutex_);
@@ -141,7 +142,7 @@ absl::StatusOr<std::uint64_t> StateDirectory::next_epoch() {
   }
   if (last + 1 >= kEpochs) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(file.string(), ": epoch ", last, " was the last that there is"));
+        absl::StrCat(file.string(), ": epoch ", last, " was the last possible one"));
   }
   POSEIDON_RETURN_IF_ERROR(write(file, absl::StrCat(last + 1, "\n")));
   const MutexLock lock(mutex_);

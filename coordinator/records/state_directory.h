@@ -45,8 +45,8 @@ class StateDirectory {
   /// Removes the identity; the next process creates another one. Idempotent.
   absl::Status forget_identity() const;
 
-  /// The job in progress (coordinator/records/durable_job.h), so that another process can go on
-  /// with it.
+  /// The job in progress (coordinator/records/durable_job.h), so that another process can continue
+  /// it.
   std::filesystem::path job_file() const { return path_ / "job.json"; }
   absl::Status store_job(std::string_view text) const;
   /// Idempotent.

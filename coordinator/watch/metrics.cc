@@ -42,7 +42,7 @@ void add_nodes(const CoordinatorFigures& figures, MetricFamilies& families) {
   families.push_back(std::move(states));
 
   auto departures = counter_family("poseidon_departures_total",
-                                   "Nodes that went: said goodbye (left), or did not (lost)");
+                                   "Nodes that are gone: with a goodbye (left) or without (lost)");
   for (const NodeRole role : kRoles) {
     const auto found = figures.counts.departures.find(role);
     const auto counts =
@@ -55,7 +55,7 @@ void add_nodes(const CoordinatorFigures& figures, MetricFamilies& families) {
   }
   families.push_back(std::move(departures));
   families.push_back(single_gauge("poseidon_coordinator_cut_off",
-                                  "1 while no node is heard, so that nobody is given up",
+                                  "1 while no node sends messages, so that no node is given up",
                                   figures.is_cut_off ? 1.0 : 0.0));
 }
 
@@ -65,28 +65,27 @@ void add_counts(const CoordinatorFigures& figures, MetricFamilies& families) {
       counter_family("poseidon_iterations_total", "Iterations that every worker has reported");
   add_value(iterations, {}, static_cast<double>(counts.iterations));
   auto passes = counter_family("poseidon_passes_total",
-                               "Batches that went through the network, there or back, in training "
-                               "and tests, of all workers");
+                               "Forward and backward passes of all workers, in training and tests");
   add_value(passes, {}, static_cast<double>(counts.jobs.passes));
-  auto jobs = counter_family("poseidon_jobs_total", "Jobs that ended, by how");
+  auto jobs = counter_family("poseidon_jobs_total", "Jobs that ended, by result");
   add_value(jobs, {{"result", "done"}}, static_cast<double>(counts.jobs_done));
   add_value(jobs, {{"result", "failed"}}, static_cast<double>(counts.jobs_failed));
   add_value(jobs, {{"result", "stopped"}}, static_cast<double>(counts.jobs_stopped));
-  auto recoveries = counter_family("poseidon_recoveries_total",
-                                   "New epochs of jobs in progress, by what made them necessary");
+  auto recoveries =
+      counter_family("poseidon_recoveries_total", "New epochs of jobs in progress, by cause");
   for (int r = 0; r < static_cast<int>(EpochEnd::kCount); ++r) {
     const auto reason = static_cast<EpochEnd>(r);
     add_value(recoveries, {{"reason", epoch_end_name(reason)}},
               static_cast<double>(counts.jobs.of(reason)));
   }
   auto checkpoints =
-      counter_family("poseidon_checkpoints_total", "Attempts at a checkpoint, by how they ended");
+      counter_family("poseidon_checkpoints_total", "Attempts at a checkpoint, by result");
   add_value(checkpoints, {{"result", "committed"}},
             static_cast<double>(counts.jobs.checkpoints_committed));
   add_value(checkpoints, {{"result", "failed"}},
             static_cast<double>(counts.jobs.checkpoints_failed));
-  auto refused =
-      counter_family("poseidon_refused_messages_total", "Messages that were not used, by reason");
+  auto refused = counter_family("poseidon_refused_messages_total",
+                                "Messages that were refused or dropped, by reason");
   for (int r = 0; r < static_cast<int>(Refusal::kCount); ++r) {
     const char* const reason = refusal_name(static_cast<Refusal>(r));
     const auto found = figures.refusals.find(reason);
@@ -103,20 +102,21 @@ void add_checkpoint(const JobFigures& job, MetricFamilies& families) {
     families.push_back(single_gauge(name, help, value));
   };
   gauge("poseidon_checkpoint_every_iterations",
-        "How often the job asks for a checkpoint; 0: it does not",
+        "Iterations from one periodic checkpoint of the job to the next; 0: none",
         static_cast<double>(job.checkpoint_every));
   gauge("poseidon_checkpoints", "Committed checkpoints that the job has",
         static_cast<double>(job.checkpoints_kept));
   if (!job.newest) return;
   gauge("poseidon_checkpoint_iteration", "Iteration of the job's newest committed checkpoint",
         static_cast<double>(job.newest->iteration));
-  gauge("poseidon_checkpoint_time_seconds", "When that was committed, since 1970",
+  gauge("poseidon_checkpoint_time_seconds",
+        "Time when the job's newest checkpoint was committed, since 1970",
         static_cast<double>(job.newest->time_unix_s));
-  gauge("poseidon_checkpoint_bytes", "Size of that on all servers together",
+  gauge("poseidon_checkpoint_bytes", "Size of the job's newest checkpoint on all servers together",
         static_cast<double>(job.newest->bytes));
   if (!job.newest->seconds) return;
   gauge("poseidon_checkpoint_duration_seconds",
-        "How long the slowest server wrote at the last checkpoint, training going on",
+        "Time that the slowest server wrote at the last checkpoint, while training continued",
         *job.newest->seconds);
 }
 
@@ -131,7 +131,7 @@ void add_job(const JobFigures& job, MetricFamilies& families) {
         static_cast<double>(job.iterations));
   gauge("poseidon_job_iteration", "Iterations of the job that are complete",
         static_cast<double>(job.progress.completed));
-  gauge("poseidon_job_training_seconds", "Since the job's training began",
+  gauge("poseidon_job_training_seconds", "Time since the job's training began",
         job.progress.training_seconds);
   gauge("poseidon_job_workers", "Workers that have a part in the job and are not lost",
         static_cast<double>(job.workers));
@@ -152,7 +152,7 @@ void add_job(const JobFigures& job, MetricFamilies& families) {
           job.progress.test->accuracy);
   }
   if (job.predicted_iteration_s) {
-    gauge("poseidon_predicted_iteration_seconds", "What the plan in force predicts",
+    gauge("poseidon_predicted_iteration_seconds", "Prediction of the current plan",
           *job.predicted_iteration_s);
   }
   add_checkpoint(job, families);

@@ -52,7 +52,7 @@ void ScrapeTargets::update(const std::vector<NodeInfo>& nodes) {
     failed_at_ = clock_.now();
     if (text_ == text) text_.clear();
     if (!was_written) return;
-    spdlog::warn("{}; Prometheus does not hear of the change, and it is tried again",
+    spdlog::warn("{}; Prometheus does not see the change yet; the write is tried again",
                  std::string(written.message()));
   });
 }

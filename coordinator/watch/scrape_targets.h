@@ -5,9 +5,9 @@
 //
 // Invariants
 //  1. The file is written when its text changes, and only then.
-//  2. What could not be written (the disk is full) is tried again, at most every two seconds.
-//  3. The file stays when the coordinator ends: nodes may go on.
-// Used with `mutex` held; the Background's work runs without it and takes it for its result.
+//  2. A failed write (the disk is full) is tried again, at most every two seconds.
+//  3. The file stays when the coordinator ends, because nodes may continue. Used with `mutex` held;
+//     the Background's work runs without it and takes it for its result.
 
 #include <filesystem>
 #include <string>
@@ -22,7 +22,7 @@ namespace poseidon {
 
 class ScrapeTargets {
  public:
-  /// All references outlive it and what it has queued on `disk`.
+  /// All references must outlive it and the writes that it has queued on `disk`.
   ScrapeTargets(const std::filesystem::path& folder, const Clock& clock, Mutex& mutex,
                 Background& disk);
 
@@ -30,9 +30,9 @@ class ScrapeTargets {
   /// reach speak TLS. Follow with update.
   void set_own(const std::string& address, bool has_tls);
   const std::string& own_address() const { return own_address_; }
-  /// Writes the file if these nodes' pages are not what it says.
+  /// Writes the file if it does not list these nodes' pages.
   void update(const std::vector<NodeInfo>& nodes);
-  /// What could not be written may be tried again now.
+  /// A failed write may be tried again now.
   bool wants_retry();
 
  private:

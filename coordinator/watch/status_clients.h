@@ -4,7 +4,7 @@
 // ended. Shutdown waits for those that were not.
 // Called by: coordinator/cluster/cluster.cc. Calls: nothing.
 //
-// Invariant: a client that has not polled for `patience` is forgotten, and nobody waits for it.
+// Invariant: a client that has not polled for `patience` is forgotten and no longer waited for.
 // Used with Cluster's mutex held (coordinator/cluster/cluster_context.h); wait_until_told releases
 // it while it waits.
 
@@ -22,7 +22,7 @@ class StatusClients {
 
   /// `client` polls now; `end_told`: the answer says that the job ended.
   void on_poll(const std::string& client, bool end_told, Nanoseconds now);
-  /// A new job begins, of whose end nobody was told.
+  /// A new job begins; no client knows its end yet.
   void on_new_job();
   /// Every client that still polls knows that the job ended.
   bool all_told() const;

@@ -145,7 +145,7 @@ StatusSite::Document StatusSite::status() {
 
 HttpResponse StatusSite::answer(const HttpRequest& request) {
   if (request.method != "GET" && request.method != "HEAD") {
-    HttpResponse refused = respond_text(405, "this page is only read: GET or HEAD\n");
+    HttpResponse refused = respond_text(405, "this page is read only: GET or HEAD\n");
     refused.headers.emplace_back("Allow", "GET, HEAD");
     return refused;
   }

@@ -83,12 +83,11 @@ TraceActions TraceRun::tick(const TraceProgress& progress, Nanoseconds now) {
             std::max(progress.completed - static_cast<Iteration>(head_.first_iteration()),
                      Iteration{0}),
             " of the ", head_.iterations(),
-            " iterations asked for were done: this is what there is"));
+            " requested iterations were done: the trace is partial"));
       } else if (!complete && progress.trains) {
-        notes_.push_back(absl::StrCat("time is up: iteration ", progress.completed, " is done, ",
-                                      end - 1,
-                                      " would be the last one asked for: this is what there is; "
-                                      "ask for fewer, or wait longer"));
+        notes_.push_back(absl::StrCat(
+            "time is up: iteration ", progress.completed, " is done, ", end - 1,
+            " is the last one requested: the trace is partial; ask for fewer, or wait longer"));
       }
       collect(now, actions);
       return actions;
@@ -107,7 +106,7 @@ TraceActions TraceRun::tick(const TraceProgress& progress, Nanoseconds now) {
   } else if (!waits_for_operator_ && now - asked_at_ >= kAnswerTimeout) {
     notes_.push_back(absl::StrFormat(
         "%s did not answer within %g s: %s", text_of(nodes_[at_].member), seconds(kAnswerTimeout),
-        from_ == 0 ? "nothing of it is here" : "only a part of its events is here"));
+        from_ == 0 ? "its events are missing" : "some of its events are missing"));
     next_node(now, actions);
   }
   return actions;
@@ -126,12 +125,12 @@ void TraceRun::collect(Nanoseconds now, TraceActions& actions) {
   waits_for_operator_ = true;
 }
 
-/// Asks the node at at_, or the first after it that is there.
+/// Asks the node at at_, or the first connected one after it.
 void TraceRun::fetch(Nanoseconds now, TraceActions& actions) {
   while (collecting() && !nodes_[at_].gone.empty()) {
     notes_.push_back(
         absl::StrCat(text_of(nodes_[at_].member), " ", nodes_[at_].gone, ": ",
-                     from_ == 0 ? "nothing of it is here" : "only a part of its events is here"));
+                     from_ == 0 ? "its events are missing" : "some of its events are missing"));
     ++at_;
     from_ = 0;
   }
@@ -211,7 +210,7 @@ TraceActions TraceRun::on_gone(NodeId id, const std::string& reason, Nanoseconds
   if (done_ || node == nullptr || !node->gone.empty()) return actions;
   node->gone = reason;
   if (!recording_ && !waits_for_operator_ && collecting() && &nodes_[at_] == node) {
-    fetch(now, actions);  // names it, and goes on with the next one
+    fetch(now, actions);  // names it and continues with the next one
   }
   return actions;
 }

@@ -1,16 +1,17 @@
 #pragma once
 
 // One trace of the running job, from the operator's request to the last event: the requests to each
-// node, and when it gives up on one. Pure.
+// node, and when to give up on a node. Pure.
 //
-// Before: coordinator/cluster/traces.cc hands over what nodes and the operator's stream did.
-// After: it sends what this says.
+// Called by: coordinator/cluster/traces.h, with the answers of nodes and the state of the
+// operator's stream. Calls: coordinator/watch/clock_estimate.h. The caller sends what the actions
+// say.
 //
 // Invariants
-//  1. At most one piece of events is in the coordinator: it requests the next one when the operator
+//  1. The coordinator holds at most one piece of events: it requests the next one when the operator
 //     has received the previous one. So 64 nodes need no more memory than one.
-//  2. It ends: the iterations, each answer and the whole collection have deadlines.
-//  3. The tail names nodes that did not answer.
+//  2. A trace ends: the iterations, each answer and the whole collection have deadlines.
+//  3. The tail names the nodes that did not answer.
 
 #include <cstdint>
 #include <string>
@@ -42,19 +43,19 @@ struct TraceActions {
 struct TraceProgress {
   Iteration completed = 0;  ///< by all workers
   bool trains = true;
-  std::string state;  ///< for people; where it does not train
+  std::string state;  ///< for people; used when it does not train
 };
 
 class TraceRun {
  public:
   /// How long a node may take for one piece of its events ...
   static constexpr Nanoseconds kAnswerTimeout = std::chrono::seconds(3);
-  /// ... and all nodes together, and the operator.
+  /// ... and all nodes and the operator together.
   static constexpr Nanoseconds kCollectTimeout = std::chrono::seconds(60);
-  /// Clock samples per node at the start, and at most in all while the iterations run.
+  /// Clock samples per node: at the start, and at most in total while the iterations run.
   static constexpr std::uint32_t kFirstEchoes = 8, kMostEchoes = 64;
 
-  /// `number`: never the same twice. `head` says which iterations. `deadline`: for them.
+  /// `number`: unique. `head`: the iterations to trace. `deadline`: for these iterations.
   TraceRun(std::uint64_t number, v1::TraceHead head, std::vector<TraceMember> members,
            Nanoseconds deadline);
 
@@ -63,11 +64,11 @@ class TraceRun {
   TraceActions on_piece(NodeId node, const v1::TracePiece& piece, Nanoseconds now);
   /// The node left, or its stream broke.
   TraceActions on_gone(NodeId node, const std::string& reason, Nanoseconds now);
-  /// The operator has all parts so far.
+  /// The operator has received all parts so far.
   TraceActions on_written(Nanoseconds now);
-  /// Several times a second.
+  /// Call several times a second.
   TraceActions tick(const TraceProgress& progress, Nanoseconds now);
-  /// The operator has gone: lets the nodes free their memory.
+  /// The operator has left: the actions tell the nodes to free their memory.
   TraceActions cancel();
 
  private:
@@ -96,7 +97,7 @@ class TraceRun {
   std::vector<std::string> notes_;
   // Collecting.
   bool recording_ = true, done_ = false;
-  std::size_t at_ = 0;  ///< the node whose events are asked for
+  std::size_t at_ = 0;  ///< the node whose events are being fetched
   std::uint64_t from_ = 0;
   bool waits_for_operator_ = false;
   Nanoseconds asked_at_{0}, collecting_since_{0};

@@ -155,9 +155,9 @@ TEST(TraceRun, WhoDoesNotAnswerIsNamed) {
   EXPECT_TRUE(driver.done_);
   EXPECT_THAT(
       driver.notes(),
-      ElementsAre("worker 0 (w:1) did not answer within 3 s: only a part of its events is here",
+      ElementsAre("worker 0 (w:1) did not answer within 3 s: some of its events are missing",
                   HasSubstr("server 0 (s:1): 9 events did not fit"),
-                  "worker 1 is gone (it was killed): nothing of it is here"));
+                  "worker 1 is gone (it was killed): its events are missing"));
   EXPECT_TRUE(driver.discarded(kWorker));
   EXPECT_FALSE(driver.discarded(kServer));
 }
@@ -182,7 +182,7 @@ TEST(TraceRun, AJobsLastIterationsAreWhole) {
   driver.piece(kServer, 0, 0, 0);
   driver.written();
   EXPECT_THAT(driver.notes(),
-              ElementsAre("worker 0 (w:1) broke its stream: nothing of it is here"));
+              ElementsAre("worker 0 (w:1) broke its stream: its events are missing"));
 }
 
 TEST(TraceRun, TimeIsLimited) {

@@ -13,9 +13,9 @@ namespace poseidon {
 class TraceSink {
  public:
   virtual ~TraceSink() = default;
-  /// Queues. Cluster::on_trace_written follows when all that is queued has gone.
+  /// Queues. Cluster::on_trace_written is called when all queued parts are sent.
   virtual void write(const v1::TracePart& part) = 0;
-  /// Ends the stream after what is queued. Idempotent.
+  /// Ends the stream after all queued parts. Idempotent.
   virtual void finish(const absl::Status& status) = 0;
 };
 

@@ -14,7 +14,7 @@
 namespace poseidon {
 namespace {
 
-/// Values beyond so many deviations are drawn anew: of 22 about one.
+/// Values beyond this many deviations are drawn again: about one of 22.
 constexpr double kTruncation = 2.0;
 
 // Caffe's and PyTorch's rule (both count a group's own inputs, but all groups' outputs): fan-in is

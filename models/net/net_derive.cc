@@ -14,8 +14,8 @@ namespace {
 
 using nlohmann::json;
 
-// The value of `key`, or an empty object; a base that has something else there is refused when it
-// is expanded.
+// The value of `key`, or an empty object; a base with another type there is refused when it is
+// expanded.
 json object_at(const json& file, const char* key) {
   const auto it = file.find(key);
   return it != file.end() && it->is_object() ? *it : json::object();

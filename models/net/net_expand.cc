@@ -25,10 +25,10 @@ using nlohmann::json;
 using Bindings = std::map<std::string, json>;
 using TextRewriter = std::function<absl::StatusOr<json>(const std::string&)>;
 
-/// What stands for itself no longer when the layers are a plain list.
+/// Members that are gone once the layers are a plain list.
 constexpr std::string_view kExpandedKeys[] = {"layers", "blocks", "defaults", "parameters"};
 
-/// What a JSON value weighs, roughly, for the bound on the whole.
+/// The approximate size of a JSON value, for the limit on the whole network.
 constexpr std::size_t kNodeBytes = 16;
 
 struct Block {
@@ -39,11 +39,11 @@ struct Block {
   bool is_used = false;
 };
 
-/// Where a list of layers stands: what its names mean and where its layers go.
+/// The context of a list of layers: the meaning of its names, and the place of its layers.
 struct Scope {
   std::string source;                          // "network 'x': block 'y'", for messages
   std::string prefix;                          // of names: "" or "layer1.0."
-  std::string input;                           // what "input" means here
+  std::string input;                           // the meaning of "input" here
   std::string previous;                        // the layer before
   std::map<std::string, std::string> outputs;  // name here -> layer that has the output
   std::vector<std::string> blocks;             // that this list is inside of, outermost first
@@ -72,8 +72,7 @@ std::size_t weight_of(const json& value) {
   return weight;
 }
 
-/// Whether a default says something that what the layer itself says leaves no room for: a window
-/// to a global pooling.
+/// Whether a default contradicts the layer's own members: a window for a global pooling.
 bool means_nothing(const std::string& type, const std::string& key, const json& layer,
                    const json& defaults) {
   if (type != "pooling") return false;
@@ -180,7 +179,7 @@ absl::StatusOr<json> Expander::rewrite(const json& value, const TextRewriter& re
   return value;
 }
 
-// ---- what the file defines ----
+// ---- definitions in the file ----
 
 void Expander::read_parameters(JsonFields& fields, Block& block) {
   const json* parameters = fields.value("parameters");
@@ -257,7 +256,7 @@ absl::Status Expander::read_defaults() {
   return fields.finish();
 }
 
-// What nobody uses is a mistake more often than not.
+// An unused block or parameter is usually a mistake.
 absl::Status Expander::check_all_used() const {
   for (const auto& [name, block] : blocks_) {
     if (!block.is_used) return refuse(absl::StrCat(block.title, ": no layer uses it; remove it"));

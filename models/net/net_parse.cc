@@ -288,7 +288,7 @@ void Parser::read_global_window(JsonFields& fields, LayerSpec& layer) {
 }
 
 void Parser::infer_scores(JsonFields& fields, LayerSpec& layer) {
-  // First: what is not read is taken for unknown, and would be what is told.
+  // First, because a member that was not read is reported as unknown, which would hide this error.
   if (layer.type == LayerType::kSoftmaxCrossEntropy) read_loss(fields, layer);
   const std::int64_t classes = element_count(layer.input_shape);
   if (classes != layer.input_shape.front()) {

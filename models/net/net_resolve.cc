@@ -22,7 +22,7 @@ absl::Status prefixed(const std::string& prefix, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(prefix, status.message()));
 }
 
-/// A network file's JSON, and what its relative paths are relative to.
+/// A network file's JSON, and the folder that its relative paths are relative to.
 struct Source {
   nlohmann::json json;
   std::filesystem::path folder;
@@ -58,7 +58,7 @@ absl::Status refuse_model(const nlohmann::json& model) {
       json_excerpt(model)));
 }
 
-/// A file that stands for itself, whatever it derives from.
+/// A self-contained file, whatever it derives from.
 absl::StatusOr<Source> load(const nlohmann::json& model, const std::filesystem::path& folder,
                             int derivations) {
   if (!model.is_object() && !model.is_string()) return refuse_model(model);

@@ -36,7 +36,7 @@ class SessionTimeout : public ::testing::Test {
     }
   }
 
-  /// Exactly so long, whatever happens when.
+  /// Exactly this long, independent of other events.
   void run_for(Nanoseconds time) {
     bool over = false;
     network_.endpoint("clock").post_after(time, [&over] { over = true; });

@@ -214,7 +214,7 @@ absl::Status Shard::freeze_at(Iteration version) {
   return absl::OkStatus();
 }
 
-/// Once: whoever asks again finds it done.
+/// Freezes a version once; later calls for it do nothing.
 void Shard::freeze(Slot& slot, Iteration version) {
   if (std::exchange(slot.frozen[static_cast<std::size_t>(version % 2)], version) == version) return;
   const Values& values = version == slot.version ? slot.current : slot.previous;
@@ -271,7 +271,7 @@ ChunkDecision Shard::on_pull(const Slot& slot, const ChunkHeader& header) const 
     decision.delivery->exact = exact;
     return decision;
   }
-  // Answered when the chunk gets there, with what everybody gets.
+  // Answered when the chunk reaches that version, with the delivery to all workers.
   if (header.iteration == slot.version + 1 && !exact) return {};
   return refuse(DataRefusal::kIteration,
                 absl::StrCat("pull of chunk ", slot.id.value(), " at version ", header.iteration,
@@ -362,7 +362,7 @@ Objection Shard::settle(Slot& slot) {
   return stopped_;
 }
 
-/// Totals that this chunk's own part does not fit into are somebody else's.
+/// Totals that are smaller than this chunk's own part belong to another step.
 Objection Shard::judge_totals(const Slot& slot, const StepTotals& totals) const {
   const auto too_small = [&slot](double total, double part) {
     return Objection{DataRefusal::kNorm,
@@ -428,7 +428,7 @@ Objection Shard::stop(const Slot& slot, const std::string& what) {
   return stopped_;
 }
 
-/// Memory for the next version: that of the version before the last, unless somebody reads it.
+/// Memory for the next version: that of the version before the last, unless it still has readers.
 Shard::Values Shard::fresh_values(Slot& slot) {
   Values next = std::exchange(slot.previous, {});
   const auto prepare = [](FloatBuffer& buffer, const FloatBuffer& like, bool sendable) {
@@ -452,7 +452,7 @@ Objection Shard::step(Slot& slot, const StepTotals* totals) {
     steps.push_back(
         make_optimizer_step(optimizer_, slot.version, scale, slot.parts[i].multipliers, norms));
   }
-  // Nothing is overwritten but the version before the last, and that not while somebody reads it.
+  // Only the version before the last is overwritten, and only when it has no readers.
   Values next = fresh_values(slot);
   const std::span<const float> old = std::as_const(slot.current.parameters).floats();
   const std::span<const float> old0 = std::as_const(slot.current.state0).floats();
@@ -461,8 +461,8 @@ Objection Shard::step(Slot& slot, const StepTotals* totals) {
   const std::span<float> state0 = next.state0.floats(), state1 = next.state1.floats();
   const std::span<std::byte> rounded = slot.rounded.writable();
   const bool freezes = freezes_at(slot.version + 1);
-  // Decided element by element, so that it matters to nobody how a chunk is split. Threads only
-  // clear them.
+  // Decided element by element, so that the result does not depend on how a chunk is split. Threads
+  // only clear them.
   std::atomic<bool> parameters_fit = true, gradients_fit = true, parameters_finite = true;
   const auto step_run = [&](std::size_t first, std::size_t size, GradientTerms gradient) {
     for_each_part(slot.parts, first, size, [&](std::size_t part, std::size_t begin, std::size_t n) {
@@ -499,7 +499,7 @@ Objection Shard::step(Slot& slot, const StepTotals* totals) {
     return stop(slot, gradients_fit ? absl::StrCat("the parameters after iteration ", slot.version)
                                     : absl::StrCat("the gradients of iteration ", slot.version));
   }
-  // Of the iteration's loss, which was finite, nobody would see it.
+  // The iteration's loss was finite and does not show it.
   if (!parameters_finite) {
     return stop(slot, absl::StrCat("the parameters after iteration ", slot.version));
   }

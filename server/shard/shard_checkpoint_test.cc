@@ -149,8 +149,8 @@ TEST_F(ShardCheckpointTest, FreezesOnceAtAnAnnouncedVersion) {
   EXPECT_FALSE(shard.has_frozen());
 }
 
-// Somebody asks while the first iteration after it is made: those that are still there are no
-// checkpoint of this epoch.
+// A request during the first iteration after it: the versions that still exist are no checkpoint of
+// this epoch.
 TEST_F(ShardCheckpointTest, TheRestoredVersionIsNotFrozen) {
   Shard shard = make(1);
   ASSERT_FALSE(shard.restored(4));

@@ -111,7 +111,7 @@ TEST_P(RoundingShard, AGradientBeyondTheRangeStopsTheRunByName) {
   EXPECT_THAT(decision.objection.message, HasSubstr("optimizer.learning_rate"));
   EXPECT_EQ(decision.objection.message.find("set sync.wire_dtype to \"bf16\"") != std::string::npos,
             GetParam() == ElementType::kFloat16);
-  // Nothing goes on, whoever asks and for whatever.
+  // The shard refuses every further message.
   EXPECT_EQ(push(shard, 0, 1, 0, 1.0f).objection.reason, DataRefusal::kNotFinite);
   EXPECT_EQ(send(shard, ChunkKind::kPull, 0, 0, 0, {}).objection.reason, DataRefusal::kNotFinite);
 }

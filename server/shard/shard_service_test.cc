@@ -345,7 +345,7 @@ TEST_F(ShardServiceTest, TwoSyncClientsTrainInSixteenBitsAndEndExactly) {
     EXPECT_EQ(second.traffic().received_bytes(LayerIndex(0)), (kIterations + 1) * narrow + wide);
     EXPECT_EQ(traffic_->received_bytes(LayerIndex(0)), 2 * kIterations * narrow + wide);
     // A chunk is sent once more to the second worker when its first pull crosses the initial
-    // parameters that go to everybody.
+    // parameters that go to all workers.
     const std::uint64_t once = 2 * ((kIterations + 1) * narrow + wide);
     EXPECT_GE(traffic_->sent_bytes(LayerIndex(0)), once);
     EXPECT_LE(traffic_->sent_bytes(LayerIndex(0)), once + narrow);
@@ -481,7 +481,7 @@ TEST_F(ShardServiceTest, WithoutAnAssignmentEverythingIsRefused) {
   plan_ = toy_plan(1, 1, {4}, 4);
   const grpc::Status status = status_after(message(v1::CHUNK_KIND_PULL, 0, 0));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::ABORTED);
-  EXPECT_THAT(status.error_message(), HasSubstr("no job just now"));
+  EXPECT_THAT(status.error_message(), HasSubstr("no job at present"));
   EXPECT_EQ(refusals_.of(DataRefusal::kNoAssignment), 1u);
 }
 
@@ -504,7 +504,7 @@ TEST_F(ShardServiceTest, AWorkerThatCannotReachItsServerSaysWho) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("server 0 at 127.0.0.1:1"));
 }
 
-// The client alone: what comes from the loop is told by hand.
+// The client alone: the test makes the events of the loop.
 TEST(SyncClient, TellsWhoWaitsOfPiecesThatAreWorthIt) {
   const Plan plan = toy_plan(1, 1, {20, 3}, 4);
   GrpcTransport transport;

@@ -217,7 +217,8 @@ INSTANTIATE_TEST_SUITE_P(Jobs, SplitShard,
                                   std::to_string(std::get<2>(test.param)) + "_workers";
                          });
 
-/// What is said of values that cannot be sent does not depend on who found them, or beside what.
+/// The message about values that cannot be sent does not depend on the thread that found them, or
+/// on other values.
 class SplitRefusal : public ShardTest {
  protected:
   std::string refusal(Team* team, float gradient, std::size_t at, float frozen_gradient) {

@@ -95,18 +95,18 @@ void CheckpointKeeper::remove_now(SnapshotId snapshot) {
   show_store();
 }
 
-/// Else each would take its room on the disk until this process joins a coordinator anew.
+/// Otherwise each would occupy the disk until this process joins a coordinator again.
 void CheckpointKeeper::remove_left_overs() {
   for (const SnapshotId snapshot : std::set(left_over_)) remove_now(snapshot);
 }
 
-/// What was made in this epoch, and not what has the same number by chance.
+/// Only checkpoints of this epoch, not others that have the same number by chance.
 void CheckpointKeeper::remove_own(SnapshotId snapshot) {
   if (!of_others_.contains(snapshot)) {
     remove_now(snapshot);
     return;
   }
-  spdlog::error("the part of checkpoint {} is of another coordinator, and stays",
+  spdlog::error("the part of checkpoint {} belongs to another coordinator and is kept",
                 snapshot_name(snapshot));
 }
 
@@ -286,7 +286,7 @@ void CheckpointKeeper::forget(SnapshotId snapshot) {
       std::erase_if(started_, [snapshot](const Started& s) { return s.snapshot == snapshot; });
     }
     remove_own(snapshot);
-    // Else another coordinator, to which all is told again, would count it.
+    // Otherwise another coordinator, which gets all reports again, would count it.
     if (was_sealed) report(snapshot, absl::CancelledError("it is not wanted any more"), 0);
   });
 }
@@ -335,8 +335,10 @@ void CheckpointKeeper::remember_owner_in(std::filesystem::path file) {
     remove_leftovers(file);
     absl::StatusOr<std::string> owner = read_store_owner(file);
     if (!owner.ok()) {
-      spdlog::warn("{}; nothing is removed from the store by itself: look, and remove the file",
-                   std::string(owner.status().message()));
+      spdlog::warn(
+          "{}; no checkpoint is removed from the store automatically: check the file, then remove "
+          "it",
+          std::string(owner.status().message()));
     }
     owner_file_ = file;
     owner_ = StoreOwner(owner.ok() ? *std::move(owner) : StoreOwner::kNobody);

@@ -8,8 +8,8 @@
 // server/store/store_service.h, with requests. Calls: server/store/chunk_store.h (RocksDB). The
 // node reports results to the coordinator.
 //
-// Threads: one of its own, on which all disk calls and all callbacks happen. Every public method
-// may be called from any thread and returns at once.
+// Threads: it has one thread, for all disk calls and all callbacks. Every public method may be
+// called from any thread and returns at once.
 //
 // A whole shard is frozen within one iteration, and a slow disk takes minutes to write it. Other
 // requests, and the end of the epoch, wait for at most kBytesPerTurn of it.
@@ -156,7 +156,7 @@ class CheckpointKeeper {
   std::vector<Started> started_ ABSL_GUARDED_BY(disk_);    ///< open snapshots
   std::set<SnapshotId> left_over_ ABSL_GUARDED_BY(disk_);  ///< whose removal failed
   SnapshotId cached_of_
-      ABSL_GUARDED_BY(disk_);  ///< of the piece read last: its slots are asked for one by one
+      ABSL_GUARDED_BY(disk_);  ///< of the piece read last: its slots are requested one by one
   std::shared_ptr<const StoredChunk> cached_ ABSL_GUARDED_BY(disk_);
 
   std::atomic<std::uint64_t> newest_epoch_{0};

@@ -20,7 +20,7 @@ absl::Status HeldStates::hold(SnapshotId snapshot, State state) {
   }
   if (!states_.empty()) {
     if (snapshot <= states_.back().snapshot) return absl::OkStatus();
-    // A gap: what is before it can be of no use any more.
+    // A gap: the states before it are of no use any more.
     if (snapshot_iteration(snapshot) != newest() + 1) states_.clear();
   }
   states_.push_back({snapshot, std::move(state)});

@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 
 /// Pieces read before they are asked for: one read alone does not keep a fast disk busy.
 constexpr std::size_t kPiecesAhead = 2;
-/// For what the database writes when it is opened: its log, manifest and options.
+/// For the files that the database writes when it is opened: its log, manifest and options.
 constexpr std::uintmax_t kLeastSpace = 64 << 10;
 
 rocksdb::Slice bytes_of(std::span<const float> floats) {
@@ -63,7 +63,7 @@ class StoredFloats {
   const char* at_;
 };
 
-/// A snapshot in the making: its table files, none of them in the database yet. Removes them with
+/// An unfinished snapshot: its table files, none of which is in the database yet. Removes them with
 /// itself.
 class Draft {
  public:
@@ -215,8 +215,8 @@ class RocksdbChunkStore final : public ChunkStore {
                                               piece.value(), " in a sealed snapshot ",
                                               snapshot_name(snapshot)));
     }
-    // Whoever goes on from a snapshot asks for its pieces in order: the next ones are on their way
-    // while this one is used.
+    // A restore reads the pieces of a snapshot in order, so the next ones are prefetched while this
+    // one is used.
     const bool ahead =
         !ahead_.empty() && ahead_.front().snapshot == snapshot && ahead_.front().piece == piece;
     if (!ahead) {
@@ -253,8 +253,8 @@ class RocksdbChunkStore final : public ChunkStore {
       std::uint64_t value = 0;
       return db_->GetIntProperty(name, &value) ? static_cast<std::int64_t>(value) : 0;
     };
-    // Not GetLiveFilesMetaData, which copies what is known of each file: this comes after every
-    // checkpoint, and a store may have hundreds of them.
+    // Not GetLiveFilesMetaData, which copies the metadata of each file: this runs after every
+    // checkpoint, and a store may have hundreds of files.
     std::int64_t files = 0;
     for (int level = 0; level < db_->NumberLevels(); ++level) {
       const std::string name = absl::StrCat(rocksdb::DB::Properties::kNumFilesAtLevelPrefix, level);
@@ -347,7 +347,7 @@ class RocksdbChunkStore final : public ChunkStore {
   }
 
   /// After a write of its manifest has failed RocksDB begins a new one with the next write, and
-  /// removes no files until it is told to (what holds up further writes, NeverStopped turns off).
+  /// removes no files until it is told to (NeverStopped turns off what would block further writes).
   absl::Status note(const rocksdb::Status& status, const std::string& what) {
     const bool was_troubled = std::exchange(troubled_, !status.ok());
     if (!was_troubled || troubled_) return store_status(status, paths_.directory, what);

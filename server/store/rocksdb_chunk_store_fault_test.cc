@@ -422,7 +422,8 @@ INSTANTIATE_TEST_SUITE_P(Files, Damage,
                            return name;
                          });
 
-/// Manifest and values damaged at once: what is whole is still served, the rest kept for people.
+/// Manifest and values damaged at once: intact pieces are still served, the rest is kept for the
+/// operator.
 TEST(DamageOfTwoFiles, WhatIsWholeIsServed) {
   const Folder folder;
   {
@@ -448,7 +449,7 @@ TEST(DamageOfTwoFiles, WhatIsWholeIsServed) {
   EXPECT_FALSE(fs::exists(folder.path() / "rescue"));
 }
 
-/// A rescue that was cut off goes on where it was.
+/// An interrupted rescue continues where it stopped.
 TEST(DamageOfTwoFiles, ARescueThatWasCutOffGoesOn) {
   const Folder folder;
   for (const Iteration iteration : {10, 20}) {

@@ -37,7 +37,7 @@ constexpr std::size_t kDirectWriteBytes = std::size_t{4} << 20;
 absl::StatusOr<bool> file_exists(const fs::path& path) {
   std::error_code error;
   const bool is_there = fs::exists(path, error);
-  if (error) return system_error(path, "cannot be looked at", error.value());
+  if (error) return system_error(path, "cannot be inspected", error.value());
   return is_there;
 }
 
@@ -65,7 +65,7 @@ bool is_damage(const rocksdb::Status& status) {
          status.IsColumnFamilyDropped();
 }
 
-/// Why the database is to be made anew from its table files; "" when it is fine. RocksDB removes
+/// Why the database must be rebuilt from its table files; "" when it is intact. RocksDB removes
 /// table files of which its manifest does not know: so we look before it opens them for writing.
 absl::StatusOr<std::string> find_damage(const StorePaths& paths, const rocksdb::Options& options) {
   const std::vector<fs::path> on_disk = table_files(paths.db);
@@ -98,8 +98,9 @@ absl::Status drop_snapshots_without_index(const StorePaths& paths, rocksdb::DB& 
     POSEIDON_ASSIGN_OR_RETURN(const bool there,
                               file_exists(paths.db / fs::path(file.relative_filename).filename()));
     if (!key || key->number != kIndexNumber || there) continue;
-    spdlog::error("{}: the index of checkpoint {} is missing, and what is left of it is removed",
-                  paths.directory.string(), snapshot_name(key->snapshot));
+    spdlog::error(
+        "{}: the index of checkpoint {} is missing; the rest of that checkpoint is removed",
+        paths.directory.string(), snapshot_name(key->snapshot));
     POSEIDON_RETURN_IF_ERROR(
         store_status(remove_files(db, key->snapshot), paths.directory, "removing a checkpoint"));
   }
@@ -132,7 +133,7 @@ fs::path free_damaged_folder(const StorePaths& paths) {
   return last;
 }
 
-/// Takes what is whole in the rescue folder into `db`. May be cut off and begun again.
+/// Adds the intact files of the rescue folder to `db`. May be cut off and begun again.
 absl::Status rescue(const StorePaths& paths, const rocksdb::Options& options, rocksdb::DB& db) {
   std::map<SnapshotId, std::vector<TableFile>> snapshots;
   std::size_t damaged = 0;
@@ -162,7 +163,7 @@ absl::Status rescue(const StorePaths& paths, const rocksdb::Options& options, ro
       damaged += files.size();
       continue;
     } else {
-      return store_status(status, paths.directory, "taking over whole files of a damaged store");
+      return store_status(status, paths.directory, "moving the intact files of a damaged store");
     }
   }
   std::error_code error;
@@ -214,7 +215,7 @@ class NeverStopped final : public rocksdb::EventListener {
   void OnBackgroundError(rocksdb::BackgroundErrorReason /*reason*/,
                          rocksdb::Status* error) override {
     using Severity = rocksdb::Status::Severity;
-    // What has no severity yet RocksDB tries again by itself, and starts the database rightly then.
+    // RocksDB itself retries errors without a severity, and restarts the database correctly.
     const bool is_ours =
         error->severity() > Severity::kNoError && error->severity() < Severity::kUnrecoverableError;
     if (is_ours) *error = rocksdb::Status::OK();
@@ -327,7 +328,7 @@ absl::StatusOr<std::unique_ptr<rocksdb::DB>> open_database(const StorePaths& pat
   if (!was_interrupted) {
     POSEIDON_ASSIGN_OR_RETURN(const std::string damage, find_damage(paths, options));
     if (!damage.empty()) {
-      spdlog::error("{}: the store is damaged ({}); its whole files are taken into a new one",
+      spdlog::error("{}: the store is damaged ({}); its intact files are moved to a new one",
                     paths.directory.string(), damage);
       fs::rename(paths.db, paths.rescue, error);
       if (error) {

@@ -5,7 +5,7 @@
 namespace poseidon {
 namespace {
 
-/// Ends of snapshots that are remembered, to tell a late piece why it is not wanted.
+/// Number of ended snapshots to remember, in order to tell a late piece why it is refused.
 constexpr std::size_t kMaxRemembered = 1024;
 
 void remember(std::set<SnapshotId>& set, SnapshotId snapshot) {

@@ -63,7 +63,7 @@ class SnapshotProgress {
   Epoch epoch_;
   std::size_t pieces_ = 0;
   std::map<SnapshotId, Open> open_;
-  /// Of this epoch; bounded by kMaxRemembered. Those forgotten were sealed.
+  /// Of this epoch; bounded by kMaxRemembered. Forgotten ones were sealed.
   std::set<SnapshotId> sealed_, failed_, forgotten_;
   std::set<SnapshotId> left_out_;  ///< because too many were open
 };

@@ -40,7 +40,7 @@ absl::StatusOr<std::string> read_store_owner(const std::filesystem::path& file) 
   const std::string owner(absl::StripSuffix(*text, "\n"));
   if (is_store_identity(owner) || owner == StoreOwner::kNobody) return owner;
   return absl::DataLossError(
-      absl::StrCat(file.string(), " does not say whose the checkpoints are"));
+      absl::StrCat(file.string(), " does not name the coordinator that the checkpoints belong to"));
 }
 
 }  // namespace poseidon

@@ -48,7 +48,7 @@ class StoreService::Session final : public StreamHandler {
   void close() {
     closing_ = true;
     stream_->close(absl::UnavailableError(
-        absl::StrCat("this store serves ", kMaxStoreSessions, " streams and no more")));
+        absl::StrCat("this store serves ", kMaxStoreSessions, " streams already, its maximum")));
   }
 
  private:

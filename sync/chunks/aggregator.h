@@ -1,26 +1,29 @@
 #pragma once
 
-// The sum of one chunk's gradients over all who contribute. Pure. One thread calls it; what it does
-// to the elements is done by a team (common/threads/team.h), with the same bits whatever team that
-// is.
+// The sum of one chunk's gradients over all contributors. Pure. One thread calls it. A team
+// (common/threads/team.h) does the work on the elements; the bits of the result do not depend on
+// the team.
 //
-// Before: server/shard/shard.h, or the relay of a group of workers (sync/relay/relay.h), checked
-// the message. After: the optimizer takes the sum, or the relay sends it on.
+// Called by: server/shard/shard.h, and sync/relay/relay.h for a group of workers, with gradients
+// that they have checked. Calls: common/tensor/kernels.h. The optimizer takes the sum, or the relay
+// sends it to the servers.
 //
 // Contributors are numbered from 0 in the order in which they are summed: all workers by rank, or,
 // with local aggregation, the leaders at the servers and a group's workers at its relay.
 //
 // Invariants
-//  1. Contributions are added in that order whatever order they arrive in, so the sum has the same
-//     bits in every run. One that is early waits as it arrived (its bytes are referred to, not
-//     copied) until those before it are in. The sum is float32 whatever the contributions are:
-//     16-bit elements are widened as they are added.
+//  1. Contributions are added in the order of their numbers, in whatever order they arrive, so the
+//     sum has the same bits in every run. An early contribution waits in its received message,
+//     without a copy, until those before it have been added. The sum is float32 whatever the
+//     contributions are: 16-bit elements are widened as they are added.
 //  2. Each contributor counts once per round.
-//  3. Nothing is allocated after the first round once buffers are warm, except by what waits.
-//  4. The last contribution is never written to the sum: `drain` hands both to the
-//     optimizer, which adds them in its registers. That saves a pass over the chunk (two with
-//     one contributor). Where the step is held back, `settle` adds it after all and nothing of it
-//     is kept: what waits for a step then takes no more memory than the sums.
+//  3. After the first round, with warm buffers, the only memory that grows is that of waiting
+//     contributions.
+//  4. The last contribution is never written to the sum: `drain` hands the sum and the last
+//     contribution to the optimizer, which adds them in its registers. That saves a pass over the
+//     chunk (two with one contributor). When a step is held back, `settle` adds the last
+//     contribution to the sum and releases its message. A held-back step then takes no more memory
+//     than the sums.
 
 #include <cstddef>
 #include <cstdint>
@@ -38,23 +41,24 @@ namespace poseidon {
 
 class Aggregator {
  public:
-  /// A sum of `elements` floats over so many contributors, who give them in `wire_type`.
-  /// `settles`: rounds end with settle and next_round instead of drain. `team` outlives it.
+  /// A sum of `elements` floats over `contributors` contributions in `wire_type`. `settles`: rounds
+  /// end with settle and next_round instead of drain. `team` must outlive it.
   Aggregator(std::int64_t elements, std::size_t contributors,
              ElementType wire_type = ElementType::kFloat32, bool settles = false,
              Team* team = sequential_team());
-  /// One that settles, in memory of somebody else, who keeps it for as long.
+  /// A sum that settles, in memory of the caller, which must outlive it.
   Aggregator(std::span<float> sum, std::size_t contributors, ElementType wire_type, Team* team);
 
   bool has(std::size_t contributor) const { return contributed_[contributor]; }
   std::uint32_t contributed() const { return contributed_count_; }
 
-  /// Counts a contribution, the first of this contributor; the payload's size must fit.
+  /// Adds the contribution of a contributor that has none in this round yet. The payload's size
+  /// must fit.
   void add(std::size_t contributor, const Bytes& payload);
 
   bool complete() const { return contributed_count_ == contributed_.size(); }
 
-  /// Receives the elements [first, first + size) of the sum, as the two terms that they still are.
+  /// Receives the elements [first, first + size) of the sum as two terms, which are not added yet.
   using Consume =
       absl::FunctionRef<void(std::size_t first, std::size_t size, GradientTerms gradient)>;
 
@@ -67,13 +71,15 @@ class Aggregator {
   std::span<const float> settle();
   void next_round();
 
-  /// Bytes of contributions that are held as they arrived: they wait for one before them, or, the
-  /// last, for `drain` or `settle`.
+  /// Bytes of contributions that are held in their messages: they wait for an earlier contributor
+  /// or, the last one, for `drain` or `settle`.
   std::int64_t pending_bytes() const { return pending_bytes_; }
-  std::int64_t pending_bytes(std::size_t contributor) const {  ///< those of one
+  std::int64_t pending_bytes(std::size_t contributor) const {  ///< of one contributor
     return static_cast<std::int64_t>(waiting_[contributor].size());
   }
-  std::int64_t memory_bytes() const { return own_.size_bytes(); }  ///< without what waits
+  std::int64_t memory_bytes() const {
+    return own_.size_bytes();
+  }  ///< without waiting contributions
 
  private:
   void add_in_order();
@@ -81,10 +87,11 @@ class Aggregator {
 
   const std::int64_t elements_;
   const ElementType wire_type_;
-  FloatBuffer own_;       ///< memory of the sum, unless it is somebody else's
-  std::span<float> sum_;  ///< of all but the last; empty with one contributor who is drained
+  FloatBuffer own_;  ///< memory of the sum; empty when the caller owns it
+  std::span<float>
+      sum_;  ///< of all contributions but the last; empty with one contributor and drain
   std::vector<bool> contributed_;
-  std::vector<Bytes> waiting_;  ///< empty unless held
+  std::vector<Bytes> waiting_;  ///< by contributor; empty unless held
   std::uint32_t contributed_count_ = 0;
   std::size_t next_ = 0;  ///< the first that is not yet in sum_
   std::int64_t pending_bytes_ = 0;

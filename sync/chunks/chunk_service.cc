@@ -46,9 +46,10 @@ class ChunkService::Session final : public StreamHandler {
   const std::uint64_t number_;
   std::unique_ptr<Stream> stream_;
   std::optional<WorkerRank> rank_;
-  ChunkQueue norms_;  ///< chunks whose norms wait to be sent: small, and everybody waits for them
-  std::vector<Iteration> norms_sent_;  ///< by ChunkId, where this worker hears of norms: the newest
-  ChunkQueue queue_;                   ///< chunks whose parameters wait to be sent ...
+  ChunkQueue norms_;  ///< chunks whose norms wait to be sent: small, and all workers wait for them
+  std::vector<Iteration>
+      norms_sent_;    ///< by ChunkId, when this worker gets norms: the newest iteration sent
+  ChunkQueue queue_;  ///< chunks whose parameters wait to be sent ...
   ChunkQueue exact_;  ///< ... and those to be sent in float32, when nothing else waits
   bool writing_ = false;
   std::optional<TraceSpan> sending_;  ///< the parameters that are being written
@@ -99,9 +100,9 @@ StreamHandler* ChunkService::on_accept(std::unique_ptr<Stream> stream) {
   sessions_.push_back(std::make_unique<Session>(this, next_session_++, std::move(stream)));
   Session& session = *sessions_.back();
   if (sessions_.size() > kMaxSessions) {
-    // Not for ever: strangers are closed when they stay silent, so a worker should come again.
+    // Temporary: silent streams are closed, so a worker should try again.
     close(session, absl::UnavailableError(absl::StrCat("this ", who_, " serves ", kMaxSessions,
-                                                       " streams and no more")));
+                                                       " streams already, its maximum")));
   }
   transport_->post_after(kFirstMessageTimeout, [this, alive = alive_, number = session.number_] {
     if (*alive) close_if_still_unbound(number);
@@ -127,14 +128,14 @@ ReadNext ChunkService::on_message(Session& session, const Bytes& message) {
     return ReadNext::kContinue;
   }
   if (holder_ == nullptr) {
-    // Worth another try: who came back hears of its part later than workers find it. Of a leader
-    // that gets ready later than its group it is no news.
+    // Worth another try: workers may reconnect before a returned server gets its assignment. Of a
+    // leader that gets ready later than its group it is no news.
     if (end_ == RelayEnd::kRelay) {
       close(session, absl::AbortedError("this worker's relay is not open yet"));
       return ReadNext::kContinue;
     }
     refuse(session,
-           {DataRefusal::kNoAssignment, absl::StrCat("this ", who_, " has no job just now")},
+           {DataRefusal::kNoAssignment, absl::StrCat("this ", who_, " has no job at present")},
            absl::StatusCode::kAborted);
     return ReadNext::kContinue;
   }
@@ -160,7 +161,7 @@ ReadNext ChunkService::on_message(Session& session, const Bytes& message) {
   const bool harmless = decision.objection.reason == DataRefusal::kDuplicate;
   if (decision.objection && !harmless) {
     const bool stops = decision.objection.reason == DataRefusal::kNotFinite;
-    // Of another epoch: one of the two will hear of its end.
+    // Of another epoch: one of the two will be told that its epoch has ended.
     const bool may_pass = decision.objection.reason == DataRefusal::kEpoch;
     if (stops) traffic_->node().count(NodeCount::kNotFinite);
     refuse(session, decision.objection,

@@ -1,11 +1,13 @@
 #pragma once
 
-// The end of the data streams where chunks are: moves messages between workers' streams and whoever
-// holds the chunks, a server's shard (shard_service.h) or the relay of a group of workers
-// (sync/relay/relay_service.h). All decisions are the holder's.
+// The holder's end of data streams: moves messages between workers' streams and the holder of the
+// chunks, which is a server's shard (shard_service.h) or the relay of a group of workers
+// (sync/relay/relay_service.h). The holder makes all decisions.
 //
-// Before: common/transport/transport.h delivers a worker's message. After: the holder's answer goes
-// out, most urgent chunk first, one write at a time per stream.
+// Called by: common/transport/transport.h, which accepts streams and delivers messages;
+// server/shard/shard_service.h and sync/relay/relay_service.h open and close it. Calls:
+// sync/chunks/chunk_holder.h for each message. It sends the holder's answers, the most urgent chunk
+// first, one write at a time per stream.
 //
 // Everything runs on the transport's loop.
 
@@ -24,31 +26,30 @@
 
 namespace poseidon {
 
-/// Streams that are served at a time; more are turned away. Far above 64 workers, so only a flood
-/// meets it.
+/// Streams served at a time; more are refused. Far above 64 workers, so only a flood reaches it.
 inline constexpr std::size_t kMaxSessions = 1024;
 
-/// A stream that has not shown a valid message by then is closed: it would only take up a place.
+/// A stream that has not sent a valid message by then is closed, to free its place.
 inline constexpr Milliseconds kFirstMessageTimeout{30000};
 
 class ChunkService final : public Acceptor {
  public:
   /// `transport` and `refusals` must outlive the service, which is destroyed only once the
-  /// transport has stopped. `end`: kRelay, or kNone for a server. `taken`: after every message that
-  /// the holder took, once its answer is under way. May be empty, as `log` may.
+  /// transport has stopped. `end`: kRelay, or kNone for a server. `taken` is called after each
+  /// message that the holder accepted, once its answer is queued. `taken` and `log` may be empty.
   ChunkService(Transport* transport, RefusalCounts* refusals, RelayEnd end, RefusalLog log,
                std::function<void()> taken);
   ~ChunkService() override;
 
-  /// From now on `holder` is asked. Both must live until close; `traffic` must fit the plan's
-  /// layers.
+  /// Passes messages to `holder` from now on. Both must live until close; `traffic` must fit the
+  /// plan's layers.
   void open(ChunkHolder* holder, TrafficProbe* traffic);
-  /// Nobody is asked any more; streams are closed. At any time.
+  /// Lets go of the holder and closes all streams. At any time.
   void close(const absl::Status& why);
-  /// No message of a worker is taken any more until close.
+  /// Ignores all messages of workers until close.
   void halt() { halted_ = true; }
 
-  /// Something that came about without a message of a worker.
+  /// Sends a delivery that no worker's message caused.
   void deliver(const Delivery& delivery);
 
   StreamHandler* on_accept(std::unique_ptr<Stream> stream) override;
@@ -82,7 +83,7 @@ class ChunkService final : public Acceptor {
   bool halted_ = false;
   std::vector<std::unique_ptr<Session>> sessions_;
   std::uint64_t next_session_ = 0;
-  /// Timers outlive us in the loop; they look here before they touch us.
+  /// Timers in the loop outlive this object; they check this flag before they touch it.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::vector<Nanoseconds> made_at_;  ///< by ChunkId: its newest version; 0: none since open
   std::vector<Session*> by_rank_;     ///< the stream that belongs to each rank, or null

@@ -146,7 +146,7 @@ TEST_F(ChunkServiceOrder, UnlessThePlanWantsWhatWasReadyFirst) {
   EXPECT_THAT(written_to_the_end(), ElementsAre(5, 4, 1, 3));
 }
 
-// For the model, once training is over: nobody waits for them in a forward pass.
+// For the model, once training is over: no forward pass waits for them.
 TEST_F(ChunkServiceOrder, ExactParametersGoWhenNothingElseWaits) {
   open(SendOrder::kNeed);
   ask(5);

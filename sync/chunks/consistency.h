@@ -1,10 +1,11 @@
 #pragma once
 
-// The seam to consistency models: when a contribution counts and when a chunk's sum is complete.
-// BSP is the only model; bounded staleness would be another implementation. Pure; any thread.
+// The interface of consistency models: when a contribution counts, and when a chunk's sum is
+// complete. BSP is the only model; bounded staleness would be another implementation. Pure; any
+// thread.
 //
-// Before: server/shard/shard.h or sync/relay/relay.h has a gradient that fits the plan. After: it
-// adds the gradient, answers with what is there, or refuses.
+// Called by: server/shard/shard.h and sync/relay/relay.h, for a gradient that fits the plan. Calls:
+// nothing. The caller then adds the gradient, answers with the parameters that it has, or refuses.
 
 #include <cstdint>
 
@@ -16,17 +17,17 @@ namespace poseidon {
 class ConsistencyPolicy {
  public:
   enum class Push {
-    kCounts,           ///< belongs into the sum that is being formed
+    kCounts,           ///< belongs to the sum that is being formed
     kAlreadyComplete,  ///< its sum is in the parameters: answer with them
-    kTooOld,           ///< the sender itself has moved on since: drop it
-    kFuture,           ///< the sender cannot have got so far: refuse it
+    kTooOld,           ///< the sender has newer parameters: drop it
+    kFuture,           ///< impossible for a correct sender: refuse it
   };
 
   virtual ~ConsistencyPolicy() = default;
   /// A gradient of iteration `pushed` for a chunk whose parameters have `version` steps in them.
   virtual Push judge_push(Iteration version, Iteration pushed) const = 0;
-  /// Whether a sum with contributions of `contributed` out of `contributors` makes a step. Those
-  /// are all workers, or with local aggregation the leaders.
+  /// Whether a sum of `contributed` out of `contributors` contributions makes a step. Contributors
+  /// are all workers or, with local aggregation, the leaders.
   virtual bool is_complete(std::uint32_t contributed, std::uint32_t contributors) const = 0;
 };
 

@@ -1,15 +1,17 @@
 #pragma once
 
-// How much of early contributions is held, and whom that holds back. Pure.
-// Before: server/shard/shard.h and sync/relay/relay.h count what waits in their sums. After:
-// sync/chunks/chunk_service.h stops reading from who is ahead.
+// Limits the memory of early contributions, and decides which contributors have to wait. Pure.
 //
-// A contributor that is ahead of lower ones waits while neither its own share of the limit has room
-// for what is held of it nor the common one: half of the limit is divided equally, the other half
-// is for whoever is ahead. Were all of it common, the first to arrive would fill it, and then only
-// one could send at a time; were none, those who are ahead would leave their links idle while
-// memory is free. The lowest one whose gradients are not all in may always send, because what it
-// sends is summed at once: so somebody always makes progress.
+// Called by: server/shard/shard.h and sync/relay/relay.h, which count what waits in their sums;
+// sync/chunks/chunk_service.h stops reading from a contributor that has to wait. Calls:
+// sync/chunks/aggregator.h.
+//
+// Half of the limit is divided equally among the contributors; the other half is common to all that
+// are ahead. A contributor waits when neither its own share nor the common half has room for its
+// early contributions. With a common half only, the first to arrive would fill it, and only one
+// contributor at a time could send. With shares only, links of contributors that are ahead would be
+// idle while memory is free. The lowest contributor whose gradients are not complete may always
+// send, because its gradients are summed at once; so there is always progress.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,11 +23,11 @@ namespace poseidon {
 
 class EarlyBudget {
  public:
-  /// `chunks`: how many sums each of the contributors gives something to in an iteration.
+  /// `chunks`: the number of sums that each contributor adds to in an iteration.
   EarlyBudget(std::size_t contributors, std::size_t chunks, std::int64_t limit_bytes);
 
-  /// `contributor` gives one chunk of the iteration in progress: `change` adds it to `sum` and does
-  /// what follows from it. What waits in the sum afterwards is counted.
+  /// Counts one chunk of `contributor` in the current iteration. `change` adds it to `sum` and does
+  /// everything that follows from that; then the sum's waiting bytes are counted.
   template <typename Change>
   void contribute(const Aggregator& sum, std::size_t contributor, Change change) {
     count(sum, -1);
@@ -33,24 +35,24 @@ class EarlyBudget {
     change();
     count(sum, 1);
   }
-  /// One chunk of it has all contributions, and what came of them.
+  /// One chunk of the current iteration is complete and has been stepped or sent.
   void chunk_done();
 
   bool may_read(std::size_t contributor) const;
   std::int64_t pending_bytes() const { return pending_bytes_; }
 
  private:
-  /// What waits in this sum is counted (`sign` 1), or no longer (-1).
+  /// Adds (`sign` 1) or subtracts (-1) the bytes that wait in this sum.
   void count(const Aggregator& sum, int sign);
 
   const std::int64_t limit_bytes_;
   const std::size_t chunks_;
   const std::int64_t own_share_;          ///< of the limit: bytes of one contributor
-  std::vector<std::size_t> contributed_;  ///< chunks of the current iteration that are in
+  std::vector<std::size_t> contributed_;  ///< by contributor: its chunks of the current iteration
   std::size_t done_chunks_ = 0;           ///< of the current iteration
-  std::vector<std::int64_t> pending_of_;  ///< bytes of each that wait, in all sums
-  std::int64_t pending_bytes_ = 0;        ///< all of them
-  std::int64_t common_bytes_ = 0;         ///< held of all beyond their own shares
+  std::vector<std::int64_t> pending_of_;  ///< by contributor: its waiting bytes in all sums
+  std::int64_t pending_bytes_ = 0;        ///< of all contributors
+  std::int64_t common_bytes_ = 0;         ///< used beyond the own shares, by all
 };
 
 }  // namespace poseidon

@@ -1,10 +1,10 @@
 #pragma once
 
-// What the synchronisation client needs of an engine for layers that go by SFB. A parameter server
-// steps PS layers; of SFB layers every worker keeps and steps a copy of its own.
+// What the synchronisation client needs from an engine for layers that go by SFB. Parameter servers
+// step PS layers; each worker keeps and steps its own copy of an SFB layer.
 //
-// Before: sync/client/sync_client.h, on the trainer's thread. After: worker/executor_factors.h does
-// it with our engine; another framework brings its own.
+// Called by: sync/client/sync_client.h, on the trainer's thread. Calls: nothing;
+// worker/executor_factors.h implements it for our engine, and another framework brings its own.
 
 #include <span>
 #include <vector>
@@ -22,29 +22,29 @@ class FactorEngine {
  public:
   virtual ~FactorEngine() = default;
 
-  /// Memory for stacked factors, zeroed, that can be sent from (FloatBuffer::sendable) and is what
-  /// measure and step read fastest. May outlive the engine and be released on any thread.
+  /// Zeroed memory for stacked factors. Messages can be sent from it (FloatBuffer::sendable), and
+  /// measure and step read it fastest. May outlive the engine and be released on any thread.
   virtual FloatBuffer allocate(std::int64_t elements) = 0;
 
   /// Copies this worker's factors of the backward just done: K x M and K x N, row-major; K is the
   /// size of the part where a batch is worked in parts.
   virtual absl::Status copy_factors(LayerIndex layer, const OwnFactors& to) = 0;
 
-  /// Squares of the layer's tensors for the mean gradient that the stacked factors of all workers
-  /// stand for. Asked for before the step where the plan's norm_scope is kNetwork. Must give the
-  /// same bits on all workers.
+  /// Sums of squares, by tensor of the layer, of the mean gradient that the stacked factors of all
+  /// workers represent. Called before the step when the plan's norm_scope is kNetwork. Must give
+  /// the same bits on all workers.
   virtual absl::StatusOr<std::vector<TensorSquares>> measure(LayerIndex layer, Iteration iteration,
                                                              const StackedFactors& factors) = 0;
 
   /// One optimizer step of the layer's parameters with the mean gradient that the stacked factors
-  /// of all workers stand for: the step that ends `iteration`. Must give the same bits on all
-  /// workers.
-  /// `all_gradients`: squares of the gradients of the whole network, 0 where nobody asks for them.
+  /// of all workers represent: the step that ends `iteration`. Must give the same bits on all
+  /// workers. `all_gradients`: sum of squares of the whole network's gradients; 0 unless norm_scope
+  /// is kNetwork.
   virtual absl::Status step(LayerIndex layer, Iteration iteration, const StackedFactors& factors,
                             double all_gradients) = 0;
 
-  /// Brings the layer's memory that the synchronisation client knows (LayerMemory::parameters) up
-  /// to date: after steps the values may be elsewhere.
+  /// Copies the layer's current parameters to the memory that the synchronisation client knows
+  /// (LayerMemory::parameters). After steps the values may be elsewhere, for example on a GPU.
   virtual absl::Status fetch_parameters(LayerIndex layer) = 0;
 };
 

@@ -105,7 +105,7 @@ absl::Status FactorExchange::admit(const PeerStream& stream, const FactorHeader&
   const Plan& plan = route_.plan();
   Objection objection = check_against_plan(hello, payload_bytes, plan, route_.piece_elements());
   if (objection.reason == DataRefusal::kEpoch && hello.epoch > plan.epoch) {
-    // It has its new assignment before we have ours.
+    // The other worker has its new assignment before we have ours.
     return absl::AbortedError(absl::StrCat("this worker is still at epoch ", plan.epoch.value()));
   }
   if (!objection && hello.rank >= route_.rank()) {
@@ -124,7 +124,7 @@ absl::Status FactorExchange::admit(const PeerStream& stream, const FactorHeader&
 void FactorExchange::adopt(std::unique_ptr<PeerStream> stream, WorkerRank rank) {
   Peer& peer = peers_[rank.value()];
   stream->give_to(this, rank);
-  peer.stream = std::move(stream);  // an older one is cut: the other side has given it up
+  peer.stream = std::move(stream);  // an older stream is cut: the other side has given it up
   greet(peer);
   greeted(peer);
 }
@@ -221,7 +221,7 @@ void FactorExchange::on_message(PeerStream& stream, const Bytes& message) {
                            .bytes = landing.payload_bytes});
   }
   settle(landing);
-  // Parameters that came are handed on.
+  // Passes received parameters on to the next rank.
   if (decoded->header.kind == FactorKind::kParameters) pump_all();
 }
 
@@ -243,10 +243,10 @@ void FactorExchange::settle(const FactorLanding& landing) {
   events_->factors_complete(*landing.complete, landing.iteration);
 }
 
-// ---- what goes wrong ----
+// ---- errors ----
 
-/// Who sent what does not fit hears why, and fails its run. One that we connected to can only be
-/// cut; its address is the plan's, so it is no stranger, and the run fails here.
+/// The sender of an invalid message gets the reason, and its run fails. One that we connected to
+/// can only be cut; its address is the plan's, so it is no stranger, and the run fails here.
 void FactorExchange::refuse(Peer& peer, const Objection& objection) {
   peers_access_.door->count_refusal(*peer.stream, objection);
   if (peer.stream->origin() == PeerStreamOrigin::kAccepted) {
@@ -274,7 +274,7 @@ void FactorExchange::lost(Peer& peer, const absl::Status& status) {
                                                   route_.rank().value(), ": ", status.message())));
     return;
   }
-  // It is alive, only not so far: the coordinator watches over how long that may take.
+  // The other worker is alive, but not ready yet: the coordinator limits how long that may take.
   if (absl::IsAborted(status)) peer.reconnect.alive();
   const Nanoseconds now = peers_access_.transport->now();
   const Reconnect::Decision decision = peer.reconnect.cut(now);
@@ -296,7 +296,7 @@ void FactorExchange::lost(Peer& peer, const absl::Status& status) {
                     options_.log);
   }
   traffic_->node().count(NodeCount::kRetriesWorker);
-  // Our turn after a pause; or the other's, who has until the end of our patience.
+  // We reconnect after a pause; or the other worker does, until we give up.
   const Nanoseconds delay = we_connect ? decision.pause : options_.give_up_after;
   peers_access_.transport->post_after(
       delay, [this, alive = alive_, &peer, loss, we_connect, delay, unreachable] {

@@ -2,14 +2,14 @@
 
 // The synchronisation client's streams to the other workers, on the transport's loop.
 //
-// Before: sync/client/syncer.h hears that a layer's own factors are in place. After:
-// sync/routes/sfb_route decides what each stream sends; complete sets are reported to
-// SyncerEvents.
+// Called by: sync/client/syncer.h, when a layer's own factors are in place. Calls:
+// sync/routes/sfb_route.h, which decides what each stream sends; SyncerEvents, when a set of
+// factors is complete.
 //
-// Each pair of workers has one stream, opened by the lower rank. Either side's first message is
-// HELLO; nothing else is sent before the other side's has come. A stream that breaks is opened
-// again, by the same side; the other waits for it. Both give up after SyncerOptions::give_up_after
-// and say on whom.
+// Each pair of workers has one stream, which the lower rank opens. Each side first sends HELLO, and
+// nothing else until it has the other side's HELLO. When a stream breaks, the same side opens it
+// again and the other waits for it. Both give up after SyncerOptions::give_up_after, with a message
+// that names the other worker.
 //
 // Everything here runs on the transport's loop and holds no lock.
 
@@ -33,13 +33,13 @@ namespace poseidon {
 
 class RelayService;
 
-/// How a worker reaches the others and is reached, on the loop of the rest. All outlive whoever has
-/// it.
+/// How workers reach each other. All on the loop of the other transports; all must outlive this
+/// struct's users.
 struct PeerAccess {
   Transport* transport = nullptr;  ///< speaks kFactorMethod
-  PeerDoor* door = nullptr;        ///< where others' streams come in
+  PeerDoor* door = nullptr;        ///< accepts other workers' streams
   Transport* relays = nullptr;     ///< speaks kLocalAggregationMethod
-  RelayService* relay = nullptr;   ///< of the group that this worker may lead
+  RelayService* relay = nullptr;   ///< of the group, if this worker leads one
 };
 
 class FactorExchange final : public PeerStream::Owner, public PeerDoor::Host {
@@ -52,18 +52,18 @@ class FactorExchange final : public PeerStream::Owner, public PeerDoor::Host {
   FactorExchange(const FactorExchange&) = delete;
   FactorExchange& operator=(const FactorExchange&) = delete;
 
-  /// Opens the door and connects to all higher ranks. Rank 0 gives the initial parameters; version
-  /// 0 of every SFB layer is reported when it is there.
+  /// Opens the door and connects to all higher ranks. Rank 0 provides the initial parameters.
+  /// Version 0 of each SFB layer is reported when it has arrived.
   void start();
 
   /// See SfbRoute::factors_ready.
   void factors_ready(LayerIndex layer, Iteration iteration, std::uint64_t digest);
 
-  /// "worker 2 at 10.0.0.4:4711, worker 3 at ...": whose part of the layer's next set has not come.
-  /// For error messages.
+  /// The workers whose part of the layer's next set is missing, for error messages: "worker 2 at
+  /// 10.0.0.4:4711, worker 3 at ...".
   std::string awaited(LayerIndex layer) const;
 
-  // From the door.
+  // Called by the door.
   absl::Status admit(const PeerStream& stream, const FactorHeader& hello,
                      std::size_t payload_bytes) override;
   void adopt(std::unique_ptr<PeerStream> stream, WorkerRank peer) override;
@@ -72,12 +72,11 @@ class FactorExchange final : public PeerStream::Owner, public PeerDoor::Host {
   struct Peer {
     WorkerRank rank;
     std::unique_ptr<PeerStream> stream;  ///< null while there is none
-    bool greeted = false;                ///< its HELLO came on this stream
+    bool greeted = false;                ///< its HELLO has arrived on this stream
     Reconnect reconnect;
     OutageLog outage = {};
-    std::uint64_t losses =
-        0;            ///< of its stream: tells a timer whether it is still about the same one
-    GaugePart queue;  ///< what waits to be sent to it
+    std::uint64_t losses = 0;  ///< streams lost so far: lets a timer see that its stream is gone
+    GaugePart queue;           ///< messages that wait to be sent to it
     std::optional<TraceSpan> sending;  ///< the piece that is being written
   };
 
@@ -102,10 +101,10 @@ class FactorExchange final : public PeerStream::Owner, public PeerDoor::Host {
   TrafficProbe* const traffic_;
   RefusalCounts* const refusals_;
   SfbRoute route_;
-  std::vector<Nanoseconds> ready_since_;  ///< by LayerIndex: its newest factors
+  std::vector<Nanoseconds> ready_since_;  ///< by LayerIndex: when its newest factors were ready
   std::vector<Peer> peers_;               ///< by rank; our own has no stream
   bool failed_ = false;
-  /// Timers outlive us in the loop; they look here before they touch us.
+  /// Timers in the loop outlive this object; they check this flag before they touch it.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -1,5 +1,5 @@
 // Workers' streams to each other on the in-memory network: sets arrive, strangers and liars are
-// turned away with a reason, and whoever does not answer is named.
+// refused with a reason, and a worker that does not answer is named.
 
 #include "sync/client/factor_exchange.h"
 
@@ -82,7 +82,7 @@ struct Worker final : SyncerEvents {
 
   Transport& transport;
   RefusalCounts refusals;
-  std::vector<std::string> logged;  ///< refusals, with who sent what
+  std::vector<std::string> logged;  ///< refusals, with the sender and the message
   TrafficProbe traffic{1};
   PeerDoor door;
   FloatBuffer parameters{15};
@@ -410,7 +410,7 @@ TEST_F(FactorExchangeTest, DivergenceStopsTheRunNamingLayerIterationAndRanks) {
     for (auto& [rank, worker] : workers_) worker->ready(i, rank == 2 && i == 2 ? 0xBAD : 0x600D);
     run();
   }
-  // Whoever sees it first leaves; the coordinator tells those who had not seen it yet.
+  // The worker that notices it first leaves; the coordinator tells the others.
   int failures = 0;
   for (auto& [rank, worker] : workers_) {
     EXPECT_EQ(worker->complete, 1) << "nobody steps with it";

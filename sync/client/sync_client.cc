@@ -15,7 +15,7 @@
 namespace poseidon {
 namespace {
 
-/// How long to ask the loop who is awaited, for an error message.
+/// How long to wait for the loop to name the awaited nodes, for an error message.
 constexpr Milliseconds kAwaitedPatience{2000};
 
 Nanoseconds now() { return SystemClock().now(); }
@@ -62,7 +62,7 @@ SyncClient::~SyncClient() {
     syncer_.reset();
     closed->set_value();
   });
-  closed->get_future().wait();  // bounded: the loop runs what is posted, and nothing on it blocks
+  closed->get_future().wait();  // bounded: the loop runs all posted tasks, and none of them blocks
 }
 
 void SyncClient::start() {
@@ -283,7 +283,7 @@ absl::Status SyncClient::wait(LayerIndex layer, const std::string& what, Waiter 
   return absl::DeadlineExceededError(
       absl::StrCat("layer ", plan_.layers[layer.value()].name, ": ", what, " did not come within ",
                    options_.wait_timeout.count(), " ms from ", awaited_text(layer),
-                   ": look there, and at the other workers, for one that stands still"));
+                   ": check whether a process there, or another worker, makes no progress"));
 }
 
 absl::Status SyncClient::wait_parameters(LayerIndex layer, Iteration version,
@@ -350,7 +350,7 @@ absl::Status SyncClient::fetch_exact_parameters() {
   });
   for (std::uint32_t i = 0; i < plan_.layers.size(); ++i) {
     const LayerIndex layer(i);
-    if (goes_by_sfb(layer)) continue;  // nobody rounded those
+    if (goes_by_sfb(layer)) continue;  // those were never rounded
     const absl::Status status =
         wait(layer, "the exact parameters", Waiter::kOther,
              [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return exact_[layer.value()]; });

@@ -1,16 +1,18 @@
 #pragma once
 
-// The synchronisation client, thread side: what a trainer of any framework calls.
+// The synchronisation client, thread side: the interface for a trainer of any framework.
 //
-// Before: the engine's after_backward hook. After: sync/client/syncer.h on the transport's loop.
+// Called by: worker/trainer.h, from the engine's after_backward hook and before each forward;
+// worker/worker_job.h starts and ends it. Calls: sync/client/syncer.h on the transport's loop;
+// sync/client/factor_engine.h on the trainer's thread.
 //
-// A layer that goes by PS is stepped by its servers, and waiting for it is all there is to do here.
-// One that goes by SFB is stepped on the trainer's thread, once all workers' factors are here: when
-// it is waited for, or earlier, while some other layer is waited for and the thread would stand
-// still. Where steps are clipped, the thread first takes the norms of those layers (a product of
-// its own), and steps when the network's norm is known.
+// Servers step a layer that goes by PS; here the trainer only waits for it. The trainer's thread
+// steps a layer that goes by SFB once all workers' factors have arrived: when it waits for that
+// layer, or earlier, while it waits for another layer and would stand still. When steps are
+// clipped, the thread first computes the norms of those layers (one product each), and steps once
+// the network's norm is known.
 //
-// Threads: the trainer's (one) and the loop, which share what mutex_ guards and the memory of
+// Threads: the trainer's (one) and the loop. They share what mutex_ guards and the memory of
 // factors (sync/routes/factor_stacks.h). The trainer's thread touches nothing else of the loop's:
 // it posts.
 
@@ -33,72 +35,74 @@
 
 namespace poseidon {
 
-/// Which part of its batch a gradient is of; all of it by default.
+/// The part of a batch that a gradient belongs to; by default the whole batch.
 struct MicroBatch {
   std::int64_t index = 0, count = 1;
   bool is_last() const { return index + 1 == count; }
 };
 
-/// For who can use the first parameters of a layer before the others are there.
+/// For a caller that can use the first parameters of a layer before the rest has arrived.
 struct ArrivingParameters {
-  /// So many elements further, at least, each time; > 0.
+  /// Minimum number of new elements per call of `arrived`; > 0.
   std::int64_t piece_elements = 0;
-  /// Called on the waiting thread: the layer's first `elements` have the version that is waited
-  /// for. Not of all of them: then the wait ends. An error ends the wait. May be empty.
+  /// Called on the waiting thread when the layer's first `elements` elements have the awaited
+  /// version. Not called for the complete layer, which ends the wait. An error ends the wait. May
+  /// be empty.
   std::function<absl::Status(std::int64_t elements)> arrived;
 };
 
 struct SyncClientOptions {
   SyncerOptions syncer;
-  /// Longest wait for one layer. Generous: a slow worker is no error (it may have a test of an hour
-  /// to do that others have done in minutes), a dead one is found by the coordinator within its
-  /// lease, and a job in which nothing moves by its progress_timeout. This is the last resort that
-  /// keeps a wait from being endless.
+  /// Longest wait for one layer. A slow worker is no error: its test may take an hour where other
+  /// workers take minutes. The coordinator finds a dead worker within its lease, and a stuck job by
+  /// progress_timeout. So this limit is long and only keeps a wait from being endless.
   Milliseconds wait_timeout{std::chrono::hours(12)};
   /// Called on the trainer's thread before and after each step of an SFB layer, with the version
-  /// that it has then: the places to keep the old version, and to copy the new one for a
-  /// checkpoint before anybody uses it. May be empty.
-  /// An error ends the wait in which the layer was stepped.
+  /// that it has then. `stepping` may keep a copy of the old version, and `stepped` may copy the
+  /// new one for a checkpoint before the forward pass uses it. May be empty. An error ends the wait
+  /// in which the layer was stepped.
   std::function<absl::Status(LayerIndex, Iteration version)> stepping, stepped;
-  /// Called on the loop when synchronisation cannot go on: for who waits for something else just
-  /// then. May be empty.
+  /// Called on the loop when synchronisation has failed, for a thread that waits for something else
+  /// at that time. May be empty.
   std::function<void(const absl::Status&)> failed;
 };
 
 class SyncClient final : public SyncerEvents {
  public:
-  /// `transport`, `traffic` and `refusals` must outlive the client. `peers` and `engine`, which
-  /// must too: for plans with SFB layers (see Syncer and FactorEngine).
+  /// `transport`, `traffic` and `refusals` must outlive the client. So must `peers` and `engine`,
+  /// which plans with SFB layers need (see Syncer and FactorEngine).
   SyncClient(Transport* transport, Plan plan, WorkerRank rank, std::vector<LayerMemory> layers,
              SyncClientOptions options, TrafficProbe* traffic, RefusalCounts* refusals,
              PeerAccess peers = {}, FactorEngine* engine = nullptr);
-  /// Closes: after it, nothing touches the layers' memory or the probes any more. Must not run on
-  /// the transport's loop.
+  /// Closes the streams: after it, nothing touches the layers' memory or the probes. Must not run
+  /// on the transport's loop.
   ~SyncClient() override;
 
   // On the owner's thread; cancel on any.
 
   void start();
-  /// Wakes every wait, now and later, with this status.
+  /// Ends every wait, current and future, with this status.
   void cancel(const absl::Status& reason);
 
   // On the trainer's thread.
 
-  /// After the layer's backward. Where a batch is worked in parts, a layer that goes by SFB is
-  /// reported after each (its factors are stacked), any other once, with the sum over all.
+  /// Call after the layer's backward pass. When a batch is worked in parts, report an SFB layer
+  /// after each part (its factors are stacked) and any other layer once, with the sum over all
+  /// parts.
   void gradient_ready(LayerIndex layer, Iteration iteration, MicroBatch part = {});
 
-  /// Until the layer's parameters have `version` steps in them; steps SFB layers meanwhile. Errors:
-  /// what broke synchronisation, CANCELLED with cancel's reason, DEADLINE_EXCEEDED naming the layer
-  /// and who did not answer. Of layers that go by SFB nothing arrives before the rest.
+  /// Waits until the layer's parameters have `version` steps in them; steps SFB layers meanwhile.
+  /// Errors: the status that broke synchronisation; CANCELLED with cancel's reason;
+  /// DEADLINE_EXCEEDED naming the layer and the nodes that did not answer. `arriving` is not used
+  /// for SFB layers.
   absl::Status wait_parameters(LayerIndex layer, Iteration version,
                                const ArrivingParameters& arriving = {});
   absl::Status wait_all_parameters(Iteration version);
 
-  /// After the last iteration: until all layers have all their steps, all workers have found their
-  /// copies of SFB layers equal, and the layers' memory holds the float32 parameters that a 16-bit
-  /// wire type had rounded. Keep the client until all workers have come so far: another may still
-  /// need what this one sent.
+  /// After the last iteration: waits until all layers have all their steps, until all workers have
+  /// found their copies of SFB layers equal, and until the layers' memory holds the float32
+  /// parameters (a 16-bit wire type had rounded them). Keep the client until all workers have
+  /// finished: another worker may still need a message that this one sent.
   absl::Status finish(Iteration iterations);
 
   // On the loop, from the syncer.
@@ -114,8 +118,8 @@ class SyncClient final : public SyncerEvents {
   }
 
  private:
-  /// What waits for parameters: a forward pass, which stands still (a stall), or whoever lies
-  /// between the passes, before training, before a test and at the end.
+  /// What waits for parameters: a forward pass (counted as a stall), or other code: before
+  /// training, before a test and at the end.
   enum class Waiter { kForward, kOther };
 
   // On the trainer's thread.
@@ -127,10 +131,11 @@ class SyncClient final : public SyncerEvents {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(trainer_);
   absl::Status wait_version(LayerIndex layer, Iteration version, const ArrivingParameters& arriving,
                             Waiter waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(trainer_);
-  /// Until `done`, which runs under the mutex; steps what can be stepped. `what`: for the message.
+  /// Waits until `done`, which runs under the mutex, returns true; steps SFB layers meanwhile.
+  /// `what`: for the message.
   absl::Status wait(LayerIndex layer, const std::string& what, Waiter waiter,
                     const std::function<bool()>& done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(trainer_);
-  /// As wait, under the mutex; DEADLINE_EXCEEDED without words.
+  /// The same under the mutex; DEADLINE_EXCEEDED has no message.
   absl::Status wait_stepping(LayerIndex layer, Waiter waiter, const std::function<bool()>& done)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(trainer_, mutex_);
   absl::Status compare_replicas(Iteration iterations) ABSL_EXCLUSIVE_LOCKS_REQUIRED(trainer_);
@@ -156,11 +161,12 @@ class SyncClient final : public SyncerEvents {
   TrafficProbe* const traffic_;
   FactorEngine* const engine_ ABSL_PT_GUARDED_BY(trainer_);
   const SfbOptions factor_options_;
-  /// Null when the plan has no SFB layers. The syncer uses it too; factor_stacks.h says when which.
+  /// Null when the plan has no SFB layers. Shared with the syncer; factor_stacks.h says which
+  /// thread may use what when.
   const std::unique_ptr<FactorStacks> stacks_;
   std::vector<std::span<const float>> parameters_;  ///< by LayerIndex
   LoopRole loop_;
-  LoopRole trainer_;  ///< the thread of the trainer, which calls as a loop does
+  LoopRole trainer_;  ///< the trainer's thread: one caller at a time
   std::unique_ptr<Syncer> syncer_ ABSL_GUARDED_BY(loop_);
 
   Mutex mutex_;
@@ -171,7 +177,8 @@ class SyncClient final : public SyncerEvents {
     std::int64_t elements = 0;
   };
   std::vector<Arriving> arriving_ ABSL_GUARDED_BY(mutex_);  ///< by LayerIndex: of the next version
-  /// Whoever waits for parts of a layer: it is worth waking beyond so many elements.
+  /// The layer whose parts a thread waits for; the thread is woken once awaited_elements_ have
+  /// landed.
   std::optional<LayerIndex> awaits_part_of_ ABSL_GUARDED_BY(mutex_);
   std::int64_t awaited_elements_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<Iteration> complete_
@@ -179,8 +186,8 @@ class SyncClient final : public SyncerEvents {
   std::vector<Iteration> measured_
       ABSL_GUARDED_BY(mutex_);  ///< by LayerIndex, SFB: newest whose squares were taken
   Iteration norms_of_ ABSL_GUARDED_BY(mutex_) =
-      -1;  ///< newest iteration of which the network's squares are here
-  double all_gradients_ ABSL_GUARDED_BY(mutex_) = 0.0;  ///< those
+      -1;  ///< newest iteration whose network norm has arrived
+  double all_gradients_ ABSL_GUARDED_BY(mutex_) = 0.0;  ///< sum of squares of norms_of_
   std::vector<bool> exact_ ABSL_GUARDED_BY(mutex_);  ///< by LayerIndex, PS: landed in float32 too
   /// By LayerIndex: when its last gradient was ready; unset once its parameters are there.
   std::vector<std::optional<std::chrono::steady_clock::time_point>> gradient_since_

@@ -1,14 +1,14 @@
 #pragma once
 
-// The synchronisation client, event side: streams to all servers, or to the relay of this worker's
-// group, and, where layers go by SFB, to the other workers, on the transport's loop.
+// The synchronisation client, event side: the streams to all servers or to the relay of this
+// worker's group and, for layers that go by SFB, to the other workers.
 //
-// Before: sync/client/sync_client.h posts gradient_ready or factors_ready from the trainer's
-// thread. After: sync/links/chunk_links.h and sync/client/factor_exchange.h send what sync/routes
-// decide, and report to SyncerEvents what has landed.
+// Called by: sync/client/sync_client.h, which posts gradient_ready and factors_ready from the
+// trainer's thread. Calls: sync/links/chunk_links.h and sync/client/factor_exchange.h, which send
+// what the routes (sync/routes) decide and report to SyncerEvents what has landed.
 //
-// Knows tensors and layer names, not the engine: other frameworks use it as it is. Everything here
-// runs on the transport's loop and holds no lock.
+// It knows tensors and layer names, not the engine; other frameworks use it unchanged. Everything
+// here runs on the transport's loop and holds no lock.
 
 #include <cstdint>
 #include <memory>
@@ -30,9 +30,9 @@ namespace poseidon {
 
 class Syncer final {
  public:
-  /// `transport`, `events`, `traffic` and `refusals` must outlive the syncer. `peers`: for plans
-  /// with SFB layers and more than one worker, and for those with leaders; on the same loop as
-  /// `transport`. `stacks`, which must outlive it too: for plans with SFB layers.
+  /// `transport`, `events`, `traffic` and `refusals` must outlive the syncer. `peers`, on the same
+  /// loop as `transport`: for plans with SFB layers and more than one worker, and for plans with
+  /// leaders. `stacks`, which must outlive it too: for plans with SFB layers.
   Syncer(Transport* transport, Plan plan, WorkerRank rank, std::vector<LayerMemory> layers,
          SyncerOptions options, SyncerEvents* events, TrafficProbe* traffic,
          RefusalCounts* refusals, PeerAccess peers = {}, FactorStacks* stacks = nullptr);
@@ -40,34 +40,33 @@ class Syncer final {
   Syncer(const Syncer&) = delete;
   Syncer& operator=(const Syncer&) = delete;
 
-  /// Connects to all servers that own chunks, or to the relay, which it begins where this worker
-  /// leads; and to the other workers where layers go by SFB.
-  /// Worker 0 gives the initial parameters, the others get them (from a checkpoint on, all get
-  /// them); either way the first version of every layer is reported when it is there.
+  /// Connects to all servers that own chunks, or to the relay (which it begins if this worker
+  /// leads), and, for SFB layers, to the other workers. Worker 0 sends the initial parameters and
+  /// the others receive them; in a run from a checkpoint all workers receive them. Either way the
+  /// first version of each layer is reported when it has arrived.
   void start();
 
-  /// A PS layer: the gradient of `iteration` is complete and stays unchanged until its version has
-  /// landed.
+  /// The gradient of a PS layer for `iteration` is complete. It must not change until the layer's
+  /// next version has landed.
   void gradient_ready(LayerIndex layer, Iteration iteration) {
     links_.gradient_ready(layer, iteration);
   }
 
-  /// A layer that goes by SFB; see SfbRoute::factors_ready.
+  /// For an SFB layer; see SfbRoute::factors_ready.
   void factors_ready(LayerIndex layer, Iteration iteration, std::uint64_t digest) {
     factors_->factors_ready(layer, iteration, digest);
   }
 
-  /// A layer that goes by SFB, where the plan's steps need the network's norm: its tensors'
-  /// squares.
+  /// The sums of squares of an SFB layer's tensors, when the plan's steps need the network's norm.
   void layer_measured(LayerIndex layer, Iteration iteration, std::vector<TensorSquares> tensors) {
     links_.layer_measured(layer, iteration, std::move(tensors));
   }
 
-  /// With a 16-bit wire type: replaces the rounded parameters by the servers' own, which is what a
-  /// model file should hold. Once, when the last version of every layer has landed.
+  /// With a 16-bit wire type: replaces the rounded parameters by the servers' float32 parameters,
+  /// which belong into a model file. Call once, when the last version of every layer has landed.
   void fetch_exact() { links_.fetch_exact(); }
 
-  /// Of a layer that goes by SFB; see FactorExchange::awaited.
+  /// For an SFB layer; see FactorExchange::awaited.
   std::string awaited(LayerIndex layer) const { return factors_->awaited(layer); }
 
  private:

@@ -11,7 +11,7 @@
 
 namespace poseidon {
 
-/// One stream, and what is needed to open it again.
+/// One stream, with the state to open it again.
 class ChunkLinks::Link final : public StreamHandler {
  public:
   Link(ChunkLinks* links, ServerIndex server, std::string address)
@@ -53,7 +53,7 @@ class ChunkLinks::Link final : public StreamHandler {
   std::unique_ptr<Stream> stream_;  ///< null while waiting to connect again
   bool writing_ = false;
   std::optional<TraceSpan> sending_;  ///< the gradient that is being written
-  GaugePart queue_;                   ///< what waits to be sent to it
+  GaugePart queue_;                   ///< messages that wait to be sent to it
   Reconnect reconnect_;
   OutageLog outage_;
 };
@@ -69,7 +69,7 @@ ChunkLinks::ChunkLinks(Transport* transport, PsRoute route, Towards towards,
       refusals_(refusals),
       route_(std::move(route)),
       ready_since_(route_.plan().layers.size()) {
-  // A server without chunks would wait in vain for a word.
+  // A server without chunks would get no message and close the stream.
   const Plan& plan = route_.plan();
   std::vector<bool> owns(plan.servers(), false);
   for (const PlanChunk& chunk : plan.chunks) owns[chunk.server.value()] = true;

@@ -1,12 +1,12 @@
 #pragma once
 
-// Streams to those who have the chunks, on the transport's loop: opened, opened again after a cut,
-// given what the route has for them, one message at a time each. A worker has them to its servers,
-// or to the relay of its group; a relay has them to the servers.
+// The streams to the holders of chunks, on the transport's loop. Opens each stream, opens it again
+// after a cut, and sends the route's messages on it, one at a time. A worker has streams to its
+// servers or to the relay of its group; a relay has streams to the servers.
 //
-// Before: sync/client/syncer.h or sync/relay/relay_service.h hears that gradients are ready. After:
-// sync/routes/ps_route.h decides what each stream sends and what an answer does; ChunkEvents
-// (sync/links/sync_events.h) hears of it.
+// Called by: sync/client/syncer.h or sync/relay/relay_service.h, when gradients are ready. Calls:
+// sync/routes/ps_route.h, which decides what each stream sends and handles each answer; ChunkEvents
+// (sync/links/sync_events.h), with what has landed.
 
 #include <memory>
 #include <span>
@@ -26,33 +26,34 @@ namespace poseidon {
 
 class ChunkLinks {
  public:
-  /// What the other sides are: for messages.
+  /// The kind of the other sides, for messages.
   enum class Towards : std::uint8_t { kServers, kRelay };
 
   /// Where the first parameters come from.
   enum class FirstParameters : std::uint8_t {
-    kGiven,      ///< from the route's memory; those who have the chunks give them back
-    kFetched,    ///< from those who have the chunks
+    kGiven,      ///< from the route's memory; the holders send them back
+    kFetched,    ///< from the holders
     kRequested,  ///< from the route's memory, chunk by chunk, as request() says
   };
 
   /// One stream for each server of the route's plan that owns chunks. Pointers must outlive it.
-  /// `options` says how patient it is.
+  /// `options`: pauses before reconnecting and the time until it gives up.
   ChunkLinks(Transport* transport, PsRoute route, Towards towards, const SyncerOptions& options,
              ChunkEvents* events, TrafficProbe* traffic, RefusalCounts* refusals);
   ~ChunkLinks();
   ChunkLinks(const ChunkLinks&) = delete;
   ChunkLinks& operator=(const ChunkLinks&) = delete;
 
-  // On the loop. Each sends what it leads to; once the links have failed none does anything.
+  // On the loop. Each call also sends the messages that it makes ready. After sync_failed they do
+  // nothing.
 
-  /// Once: connects to all other sides.
+  /// Connects to all other sides. Call once.
   void start(FirstParameters first);
   /// See PsRoute::gradient_ready.
   void gradient_ready(LayerIndex layer, Iteration iteration);
-  /// The same of chunks; they are queued together, so the most urgent one leaves first.
+  /// The same for single chunks. They are queued together, so the most urgent one leaves first.
   void request(std::span<const ChunkRequest> requests);
-  /// See PsRoute::layer_measured. What that completes of norms, `events` hears.
+  /// See PsRoute::layer_measured. Norms that it completes are reported to `events`.
   void layer_measured(LayerIndex layer, Iteration iteration, std::vector<TensorSquares> tensors);
   /// See PsRoute::pull_exact.
   void fetch_exact();
@@ -81,10 +82,10 @@ class ChunkLinks {
   TrafficProbe* const traffic_;
   RefusalCounts* const refusals_;
   PsRoute route_;
-  std::vector<Nanoseconds> ready_since_;  ///< by LayerIndex: its newest gradient
+  std::vector<Nanoseconds> ready_since_;  ///< by LayerIndex: when its newest gradient was ready
   std::vector<std::unique_ptr<Link>> links_;
   bool failed_ = false;
-  /// Timers outlive us in the loop; they look here before they touch us.
+  /// Timers in the loop outlive this object; they check this flag before they touch it.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -1,10 +1,10 @@
 #pragma once
 
-// What people are told when another node cannot be reached any more, and when it can again. Pure;
-// one per connection, on the loop.
+// Logs when another node becomes unreachable, and when it answers again. Pure; one per connection,
+// on the loop.
 //
-// Before: sync/links/chunk_links.h or sync/client/factor_exchange.h loses a stream, or hears from
-// the other side. After: the log (SyncerOptions::log).
+// Called by: sync/links/chunk_links.h and sync/client/factor_exchange.h, when a stream breaks and
+// when a message arrives. Calls: the log (SyncerOptions::log).
 
 #include <functional>
 #include <optional>
@@ -21,8 +21,8 @@ class OutageLog {
  public:
   using Log = std::function<void(const std::string&)>;
 
-  /// The stream to `who`, last in order at `since`, is gone. Told once for each outage, and not so
-  /// often that a line that flaps fills the log. `log` may be empty.
+  /// The stream to `who`, which last worked at `since`, is gone. Logs once per outage and at most
+  /// once in kPause, so an unstable link does not fill the log. `log` may be empty.
   void cut(const std::string& who, const absl::Status& why, Nanoseconds since, Nanoseconds now,
            Nanoseconds give_up_after, const Log& log) {
     if (since_ || (last_ && now - *last_ < kPause)) return;
@@ -32,7 +32,7 @@ class OutageLog {
                         why.ok() ? std::string("it was closed") : std::string(why.message()),
                         seconds(give_up_after)));
   }
-  /// It says something that moves the job on.
+  /// A message of the other node has arrived that advances the job: ends the outage.
   void over(const std::string& who, Nanoseconds now, const Log& log) {
     if (!since_) return;
     const Nanoseconds lasted = now - *since_;

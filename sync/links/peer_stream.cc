@@ -20,8 +20,9 @@ StreamHandler* PeerDoor::on_accept(std::unique_ptr<Stream> stream) {
   unbound_.push_back({number, std::move(accepted)});
   if (unbound_.size() > kMaxUnboundPeerStreams) {
     // Strangers must not end a run: another worker tries again, as after a cut.
-    handler->close(absl::UnavailableError(absl::StrCat(
-        "this worker has ", kMaxUnboundPeerStreams, " streams that have not said whose they are")));
+    handler->close(absl::UnavailableError(
+        absl::StrCat("this worker has ", kMaxUnboundPeerStreams,
+                     " streams without a valid HELLO, the most that it keeps")));
   }
   transport_->post_after(kHelloTimeout, [this, alive = alive_, number] {
     if (*alive) close_if_still_here(number);
@@ -59,8 +60,8 @@ void PeerDoor::on_message(PeerStream& stream, const Bytes& message) {
     return;
   }
   if (host_ == nullptr) {
-    // Not counted: who has its assignment earlier than we comes too early, that is all.
-    stream.close(absl::AbortedError("this worker takes part in no such job just now"));
+    // Not counted: a worker that got its assignment earlier than we did only comes too early.
+    stream.close(absl::AbortedError("this worker has no part in such a job at present"));
     return;
   }
   if (const absl::Status status = host_->admit(stream, decoded->header, decoded->payload.size());

@@ -1,9 +1,10 @@
 #pragma once
 
-// A stream to or from another worker, and the door through which others' streams come in.
+// A stream to or from another worker, and the door that accepts other workers' streams.
 //
-// Before: common/transport/transport.h accepts a stream on the worker's port. After: once it has
-// said whose it is (HELLO), it belongs to sync/client/factor_exchange.h of that epoch.
+// Called by: common/transport/transport.h, for each stream that it accepts on the worker's port.
+// Calls: sync/client/factor_exchange.h of the current epoch, which owns a stream once HELLO has
+// named its worker.
 //
 // Everything runs on the transport's loop.
 
@@ -20,13 +21,13 @@
 
 namespace poseidon {
 
-/// Streams that have not said whose they are; more are turned away.
+/// Streams without HELLO at a time; more are refused.
 inline constexpr std::size_t kMaxUnboundPeerStreams = 256;
 
-/// A stream without a valid HELLO by then is closed: it would only take up a place.
+/// A stream without a valid HELLO by then is closed, to free its place.
 inline constexpr Milliseconds kHelloTimeout{30000};
 
-/// Who opened a stream: what differs is how the other side hears of a refusal.
+/// The side that opened a stream: it decides how the other side is told of a refusal.
 enum class PeerStreamOrigin { kConnected, kAccepted };
 
 class PeerStream final : public StreamHandler {
@@ -77,39 +78,39 @@ class PeerStream final : public StreamHandler {
   WorkerRank peer_;
   bool writing_ = false;
   bool closing_ = false;
-  std::unique_ptr<Stream> stream_;  ///< dies first: nothing is heard after it
+  std::unique_ptr<Stream> stream_;  ///< destroyed first: no event comes after that
 };
 
-/// The worker's listening end. Lives as long as the process; jobs come and go behind it.
+/// The worker's listening end. It lives as long as the process; each job opens and shuts it.
 class PeerDoor final : public Acceptor, public PeerStream::Owner {
  public:
   /// The job behind the door.
   class Host {
    public:
     virtual ~Host() = default;
-    /// Whether a stream with this first message may come in. OK, or the status to close it with:
-    /// ABORTED asks the other side to try again later.
-    /// What it refuses, the host counts itself, by count_refusal.
+    /// Whether to accept a stream with this first message: OK, or the status to close it with.
+    /// ABORTED asks the other side to try again later. The host counts its refusals with
+    /// count_refusal.
     virtual absl::Status admit(const PeerStream& stream, const FactorHeader& hello,
                                std::size_t payload_bytes) = 0;
-    /// It is the host's now.
+    /// Gives the stream to the host.
     virtual void adopt(std::unique_ptr<PeerStream> stream, WorkerRank peer) = 0;
   };
 
-  /// Both must outlive the door, which is destroyed only once the transport has stopped. `log` may
-  /// be empty.
+  /// `transport` and `refusals` must outlive the door, which is destroyed only once the transport
+  /// has stopped. `log` may be empty.
   PeerDoor(Transport* transport, RefusalCounts* refusals, RefusalLog log = {});
   ~PeerDoor() override;
 
-  /// Without a host, streams are asked to come again later.
+  /// Without a host, streams are refused with ABORTED: try again later.
   void open(Host* host) { host_ = host; }
-  /// Does nothing when another host has come meanwhile.
+  /// Does nothing when another host has opened the door since.
   void shut(Host* host) {
     if (host_ == host) host_ = nullptr;
   }
 
   StreamHandler* on_accept(std::unique_ptr<Stream> stream) override;
-  /// Of a message that is not used, here or by the host.
+  /// Counts a refused message, of the door or the host.
   void count_refusal(const PeerStream& stream, const Objection& objection);
 
  private:
@@ -128,7 +129,7 @@ class PeerDoor final : public Acceptor, public PeerStream::Owner {
   };
   std::vector<Unbound> unbound_;
   std::uint64_t next_number_ = 0;
-  /// Timers outlive us in the loop; they look here before they touch us.
+  /// Timers in the loop outlive this object; they check this flag before they touch it.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -1,9 +1,10 @@
 #pragma once
 
-// When to connect again after a cut, and when to give up. Pure; one per connection, on the loop.
+// Decides when to connect again after a cut, and when to give up. Pure; one per connection, on the
+// loop.
 //
-// Before: sync/links/chunk_links.h or sync/client/factor_exchange.h says what became of a stream.
-// After: it waits for so long, or fails the run.
+// Called by: sync/links/chunk_links.h and sync/client/factor_exchange.h, when a stream opens, works
+// or breaks. Calls: nothing. The caller waits for the pause, or fails the run.
 
 #include <algorithm>
 
@@ -11,8 +12,8 @@
 
 namespace poseidon {
 
-/// An outage begins when the stream was cut, or with the first attempt where there was none before:
-/// it takes seconds to learn that a machine does not answer, and they count.
+/// An outage begins when the stream breaks or, when there was no stream yet, with the first
+/// attempt: the seconds until a connection attempt fails count too.
 class Reconnect {
  public:
   explicit Reconnect(const SyncerOptions& options)
@@ -24,33 +25,33 @@ class Reconnect {
     cut_since_ = now;
     was_cut_ = false;
   }
-  /// The other side is there and takes part.
+  /// The other side answers and takes part.
   void in_order() {
     cut_since_ = kInOrder;
     pause_ = Nanoseconds{0};
   }
 
-  /// It is there, but does not take part yet: worth waiting for, with growing pauses.
+  /// The other side answers, but does not take part yet: keep trying, with growing pauses.
   void alive() { cut_since_ = kInOrder; }
-  /// A message has gone out on this stream. It need not be answered soon: under BSP the other side
-  /// may have nothing to say until the slowest worker has sent its part.
+  /// A message was written on this stream. The answer may take long: under BSP the other side may
+  /// have no answer until the slowest worker has sent its part.
   void written(Nanoseconds now) {
     if (written_since_ == kNever) written_since_ = now;
   }
 
   struct Decision {
     bool give_up = false;
-    Nanoseconds silent{0};  ///< since it was last in order
+    Nanoseconds silent{0};  ///< time since the connection last worked
     Nanoseconds pause{0};   ///< before the next attempt
   };
-  /// `refused`: by the other side, in words.
+  /// `refused`: the other side closed it with a reason.
   Decision cut(Nanoseconds now, bool refused = false) {
-    // A stream that held that long ended the outage before; and though it is refused now, there was
-    // none where it is the first.
+    // A stream that held that long has ended the outage before it. A refused one counts too when no
+    // stream was cut before it.
     const bool held = written_since_ != kNever && now - written_since_ >= kHeld;
     if (held && (!refused || !was_cut_)) in_order();
     written_since_ = kNever;
-    attempt(now);  // the next one, which follows
+    attempt(now);  // the next attempt
     was_cut_ = true;
     pause_ = std::clamp(pause_ * 2, min_, max_);
     const Nanoseconds silent = now - cut_since_;
@@ -59,15 +60,15 @@ class Reconnect {
 
  private:
   static constexpr Nanoseconds kInOrder{-1}, kNever{-1};
-  /// Longer than it takes to find out that nothing gets through (grpc_transport.h: a keepalive's
-  /// interval and timeout, 20 s). On a path that lets small messages through and loses large ones,
-  /// each stream lasts as long as that, and none ends the outage.
+  /// Longer than a keepalive needs to detect a dead path (grpc_transport.h: its interval and
+  /// timeout, 20 s). On a path that passes small messages and loses large ones, each stream lasts
+  /// that long; it must not end the outage.
   static constexpr Nanoseconds kHeld{std::chrono::seconds(25)};
   Nanoseconds min_, max_, give_up_;
   Nanoseconds pause_{0};
   Nanoseconds cut_since_ = kInOrder;
-  bool was_cut_ = false;                ///< since then; not only attempted
-  Nanoseconds written_since_ = kNever;  ///< the stream's first message
+  bool was_cut_ = false;                ///< since cut_since_, a stream was cut (not only attempted)
+  Nanoseconds written_since_ = kNever;  ///< when the stream's first message was written
 };
 
 }  // namespace poseidon

@@ -1,9 +1,10 @@
 #pragma once
 
-// What the synchronisation client's event side tells, and what it may be told at the start.
+// The events and the options of the synchronisation client's event side.
 //
-// Before: sync/links/chunk_links.h and sync/client/factor_exchange.h, on the loop. After:
-// sync/client/sync_client.h wakes the trainer; sync/relay/relay_service.h answers its group.
+// Called by: sync/links/chunk_links.h and sync/client/factor_exchange.h, on the loop. Calls:
+// sync/client/sync_client.h, which wakes the trainer; sync/relay/relay_service.h, which answers its
+// group.
 
 #include "absl/status/status.h"
 #include "common/base/clock.h"
@@ -14,52 +15,53 @@
 
 namespace poseidon {
 
-/// What the streams to the servers, or to a relay, tell. On the loop; may call back.
+/// Events of the streams to the servers or to a relay. Called on the loop; the receiver may call
+/// back.
 class ChunkEvents {
  public:
   virtual ~ChunkEvents() = default;
-  /// A chunk is in place, and others of its layer are not yet. The layer's leading elements stay so
-  /// until this worker's gradient of iteration `version` is given away.
+  /// A chunk is in place; other chunks of its layer are missing. The layer's leading elements do
+  /// not change until gradient_ready of iteration `version`.
   virtual void chunk_landed(const ChunkLanded& chunk) = 0;
-  /// The layer's parameters are those of `version` (how many optimizer steps are in them), all of
-  /// them; after fetch_exact the same version once more, exact.
+  /// All parameters of the layer have `version` (the number of optimizer steps in them). After
+  /// fetch_exact the same version is reported once more, exact.
   virtual void layer_landed(const LayerLanded& layer) = 0;
-  /// Where steps need the norm of all gradients: the squares of those of `iteration`, so SFB layers
-  /// may make that step.
+  /// The sum of squares of all gradients of `iteration`, when steps need it: SFB layers may now
+  /// make that step.
   virtual void norms_complete(Iteration /*iteration*/, double /*all_gradients*/) {}
-  /// Synchronisation cannot go on; last event. The message names the other side and the remedy.
+  /// Synchronisation has failed; the last event. The message names the other side and the remedy.
   virtual void sync_failed(const absl::Status& status) = 0;
 };
 
-/// With layers that go by SFB. On the loop; may call back.
+/// Adds the events of SFB layers. Called on the loop; the receiver may call back.
 class SyncerEvents : public ChunkEvents {
  public:
   void chunk_landed(const ChunkLanded& /*chunk*/) override {}
   void layer_landed(const LayerLanded& /*layer*/) override {}
-  /// The parameters that the run begins with are in an SFB layer's memory. Whoever steps it knows
-  /// its later versions.
+  /// The run's first parameters of an SFB layer are in its memory. Later versions are not reported:
+  /// the receiver makes the steps itself.
   virtual void layer_initialised(LayerIndex /*layer*/, Iteration /*version*/) {}
-  /// All factors of this SFB layer and iteration are here, to be stacked and stepped. For the
-  /// iteration after the last: all workers have the same parameters.
+  /// All factors of this SFB layer and iteration have arrived: the layer can be stepped. For the
+  /// iteration after the last: all workers have equal parameters.
   virtual void factors_complete(LayerIndex /*layer*/, Iteration /*iteration*/) {}
 };
 
 struct SyncerOptions {
   Nanoseconds reconnect_min{Milliseconds(50)};  ///< first pause after a cut; doubles
   Nanoseconds reconnect_max{Milliseconds(2000)};
-  /// A server or worker that cannot be reached for so long fails the run.
+  /// The run fails when a server or worker is unreachable for that long.
   Nanoseconds give_up_after{Milliseconds(30000)};
-  /// The run begins here. Above 0 everybody's parameters are those of this version already, from a
-  /// checkpoint: servers have theirs, and the memory of SFB layers holds its own before start().
+  /// The run's first iteration. Above 0, all nodes have the parameters of this version from a
+  /// checkpoint before start(): servers their chunks, workers their SFB layers.
   Iteration first_iteration = 0;
-  /// Hears, on the loop, when a server or worker cannot be reached any more and when it can again:
-  /// for people. May be empty.
+  /// Called on the loop with a message for people when a server or worker becomes unreachable and
+  /// when it answers again. May be empty.
   std::function<void(const std::string&)> log;
-  /// For loops over chunks; outlives the syncer, and the loop alone calls it.
+  /// Splits loops over the elements of a chunk; must outlive the syncer; used on the loop only.
   Team* team = sequential_team();
-  SfbOptions sfb;  ///< must be the same on all workers; factor_options() has its first_iteration
+  SfbOptions sfb;  ///< the same on all workers; factor_options() sets first_iteration
 
-  /// `sfb`, of a run that begins at first_iteration.
+  /// `sfb` with first_iteration.
   SfbOptions factor_options() const {
     SfbOptions options = sfb;
     options.first_iteration = first_iteration;

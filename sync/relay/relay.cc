@@ -131,7 +131,7 @@ ChunkDecision Relay::on_initialise(ChunkId chunk, const DecodedChunk& message) {
 ChunkDecision Relay::on_pull(ChunkId chunk, const ChunkHeader& header) {
   Slot& slot = slots_[chunk.value()];
   const bool exact = rounds() && header.element_type == ElementType::kFloat32;
-  // Answered when the chunk gets there, with what everybody gets.
+  // Answered when the chunk reaches that version, with the delivery to the whole group.
   if (!exact && header.iteration == slot.version + 1) return {};
   const bool is_stepping = slot.sum.complete();
   const bool asks_too_late = exact && !slot.exact_here && is_stepping;
@@ -232,8 +232,8 @@ ChunkPayload Relay::payload(ChunkId chunk, bool exact) const {
   if (!exact && rounds()) {
     return {.type = plan_.wire_type, .bytes = slot.rounded.bytes(), .owner = slot.rounded.owner()};
   }
-  // Exact ones that somebody asked for before the end, and that a step has overtaken, are gone: it
-  // gets what all train on.
+  // Exact parameters that were requested before a later step do not exist any more: the worker gets
+  // the current ones.
   const FloatBuffer& whole = parameters_[plan_.chunks[chunk.value()].layer.value()];
   return {.type = ElementType::kFloat32,
           .bytes = as_payload(part_of(parameters_, chunk)),

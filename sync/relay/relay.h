@@ -1,32 +1,33 @@
 #pragma once
 
-// Local aggregation: the worker that leads a group, mostly all workers of one machine, sums their
-// gradients and gives the servers the sum, and gives the group what comes back. The machine's link
-// then carries one gradient up and one set of parameters down instead of one per worker. Pure:
-// messages in, decisions and requests out; like a shard (server/shard/shard.h) it has a team for
-// its sums. The idea is BytePS's (OSDI'20, section 4) and hierarchical allreduce's; it changes no
-// promise.
+// Local aggregation. The leader of a group of workers (usually all workers of one machine) sums the
+// group's gradients, sends the sum to the servers, and sends the servers' answer to the group. The
+// machine's link then carries one gradient up and one set of parameters down instead of one per
+// worker. Pure: messages in, decisions and requests out; like a shard (server/shard/shard.h) it
+// uses a team for its sums. The idea is BytePS's (OSDI'20, section 4) and hierarchical allreduce's.
+// The semantics of BSP stay the same.
 //
-// Before: sync/chunks/chunk_service.h decoded a message of one of the group, the leader itself
-// included. After: sync/relay/relay_service.h gives requests to the route towards the servers
-// (sync/routes/ps_route.h), and answers to the group.
+// Called by: sync/chunks/chunk_service.h, with each decoded message of the group (the leader
+// included). Calls: sync/chunks/aggregator.h. sync/relay/relay_service.h takes the requests to the
+// route towards the servers (sync/routes/ps_route.h) and the deliveries to the group.
 //
 // Invariants
-//  1. To its group the relay is all servers at once, to each server one worker: the same messages
-//     under the same rules, idempotent alike, so a cut on either side costs time and nothing else.
-//  2. A group's gradients are summed in rank order (sync/chunks/aggregator.h). The servers sum the
-//     groups' sums in the order of the leaders: the bits depend on who is in which group and on
-//     nothing else.
-//  3. With a 16-bit wire type the group's sum is rounded once more before it goes up; what comes
-//     down is as the servers rounded it.
-//  4. A chunk's sum and parameters lie in one place each, which is overwritten while messages may
-//     still refer to it. Those are repetitions, which their receivers drop unread: a sum is formed
-//     anew after the servers' answer to it, parameters come anew after all of the group have
-//     computed with those before.
+//  1. To its group the relay acts as all servers together; to each server it acts as one worker.
+//     Messages and rules are the same, and messages are idempotent on both sides, so a cut on
+//     either side costs only time.
+//  2. The gradients of a group are summed in rank order (sync/chunks/aggregator.h). The servers sum
+//     the groups' sums in the order of the leaders. The bits depend only on the members of each
+//     group.
+//  3. With a 16-bit wire type the group's sum is rounded once more before it goes to the servers.
+//     Parameters go to the group as the servers rounded them.
+//  4. Each chunk's sum and parameters have one place in memory, which is overwritten while messages
+//     may still refer to it. Such messages are repetitions, and their receivers drop them unread: a
+//     new sum is formed after the servers have answered the previous one, and new parameters arrive
+//     after the whole group has used the previous ones.
 //
-// Memory: per parameter of the PS layers 4 B parameters and 4 B sum, and 4 B of rounded copies with
-// a 16-bit wire type; plus at most pending_limit_bytes (and one message per worker) of early
-// gradients.
+// Memory, per parameter of the PS layers: 4 B parameters and 4 B sum, and 4 B of rounded copies
+// with a 16-bit wire type. Early gradients add at most pending_limit_bytes and one message per
+// worker.
 
 #include <cstdint>
 #include <memory>
@@ -46,26 +47,28 @@
 
 namespace poseidon {
 
-/// Whether this worker's gradients go through a relay, its own if it leads.
+/// Whether this worker's gradients go through a relay (its own, if it is a leader).
 bool is_behind_relay(const Plan& plan, WorkerRank rank);
-/// The plan as such a worker's route must see it: its leader in the place of all servers.
+/// The plan for such a worker's route: its leader replaces all servers.
 Plan behind_relay(Plan plan, WorkerRank rank);
 
 class Relay final : public ChunkHolder {
  public:
-  /// Of the group that `leader` leads in `plan`, from `first_version` on. `team` outlives it.
+  /// The relay of the group that `leader` leads in `plan`, from `first_version` on. `team` must
+  /// outlive it.
   Relay(Plan plan, WorkerRank leader, Iteration first_version,
         std::int64_t pending_limit_bytes = kDefaultPendingLimitBytes,
         Team* team = sequential_team());
 
-  /// Where the route towards the servers finds sums and puts parameters. By LayerIndex.
+  /// Memory for the route towards the servers: it sends the sums and writes the parameters. By
+  /// LayerIndex.
   std::vector<LayerMemory> layers() const;
 
-  /// What the route is to ask of the servers: what follows from what has come since the last call.
+  /// Requests to the servers that the messages since the last call have caused.
   std::vector<ChunkRequest> take_requests() { return std::exchange(requests_, {}); }
 
-  /// The servers' answer is in place: `version` of the chunk, `exact` in float32 where the wire
-  /// type has 16 bits. Returns what to give to whom.
+  /// The servers' answer is in place: `version` of the chunk; with a 16-bit wire type, `exact`
+  /// means float32. Returns the deliveries to the group.
   std::vector<Delivery> landed(ChunkId chunk, Iteration version, bool exact);
 
   ChunkDecision on_message(const DecodedChunk& message) override;
@@ -82,11 +85,12 @@ class Relay final : public ChunkHolder {
     Aggregator sum;
     PayloadBuffer rounded;  ///< 16-bit copy of the parameters; empty when float32 travels
     Iteration version = -1;
-    bool is_here = false;       ///< parameters of this version; before: of none
-    bool initialising = false;  ///< the servers have been given the initial parameters
-    /// Of this version; while they are asked for and not here, no sum goes up.
+    bool is_here = false;       ///< parameters of `version` are here; false: of no version
+    bool initialising = false;  ///< the initial parameters were sent to the servers
+    /// The float32 parameters of `version` were requested, have arrived. No sum is sent between the
+    /// two.
     bool exact_asked = false, exact_here = false;
-    std::vector<WorkerRank> exact_for;  ///< who waits for them
+    std::vector<WorkerRank> exact_for;  ///< workers that wait for them
   };
 
   ChunkDecision on_initialise(ChunkId chunk, const DecodedChunk& message);
@@ -101,7 +105,7 @@ class Relay final : public ChunkHolder {
   const Iteration first_version_;
   const BspConsistency consistency_;
   const std::vector<WorkerRank> group_;
-  std::vector<std::int32_t> place_of_;          ///< by rank, in the group; -1: of another one
+  std::vector<std::int32_t> place_of_;          ///< by rank: place in the group; -1: not a member
   std::vector<FloatBuffer> parameters_, sums_;  ///< by LayerIndex; empty for SFB layers
   std::vector<Slot> slots_;                     ///< by ChunkId
   Team* const team_;

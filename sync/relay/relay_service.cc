@@ -23,7 +23,7 @@ void RelayService::begin(Plan plan, WorkerRank leader, Transport* servers,
       std::make_unique<ChunkLinks>(servers, std::move(route), ChunkLinks::Towards::kServers,
                                    options, events, traffic, refusals_);
   streams_.open(&job_->relay, traffic);
-  // Worker 0's initial parameters come as a message, like everybody's gradients.
+  // Worker 0's initial parameters come as a message, like all gradients.
   const bool is_given_them = leader == WorkerRank(0) && options.first_iteration == 0;
   job_->links->start(is_given_them ? ChunkLinks::FirstParameters::kRequested
                                    : ChunkLinks::FirstParameters::kFetched);

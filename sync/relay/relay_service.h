@@ -1,12 +1,13 @@
 #pragma once
 
-// The relay of a group of workers on the transport's loop: in the process of the worker that leads
-// it, between the streams of the group and those to the servers.
+// Runs the relay of a group of workers, in the leader's process, on the transport's loop: between
+// the streams of the group and the streams to the servers.
 //
-// Before: sync/client/syncer.h of the leader begins it. After: sync/relay/relay.h decides; server/
-// chunk_service.h moves messages of the group, sync/links/chunk_links.h those of the servers.
+// Called by: sync/client/syncer.h of the leader, which begins it. Calls: sync/relay/relay.h, which
+// decides; sync/chunks/chunk_service.h, which moves the group's messages; sync/links/chunk_links.h,
+// which moves those of the servers.
 //
-// Lives as long as the process; jobs come and go. Everything runs on the loop.
+// It lives as long as the process; each job begins and ends it. Everything runs on the loop.
 
 #include <cstdint>
 #include <functional>
@@ -33,11 +34,12 @@ class RelayService final : public Acceptor, private ChunkEvents {
   RelayService(Transport* transport, RefusalCounts* refusals, RefusalLog log,
                std::int64_t pending_limit_bytes = kDefaultPendingLimitBytes);
 
-  /// From now on it is the relay of the group that `leader` leads in `plan`, and connects to the
-  /// servers. `failed` hears if that cannot go on. `servers` and `traffic` must live until end.
+  /// Becomes the relay of the group that `leader` leads in `plan`, and connects to the servers.
+  /// `failed` is called when synchronisation with the servers has failed. `servers` and `traffic`
+  /// must live until end.
   void begin(Plan plan, WorkerRank leader, Transport* servers, const SyncerOptions& options,
              TrafficProbe* traffic, std::function<void(const absl::Status&)> failed);
-  /// Ends it, if it is of this epoch; frees its memory.
+  /// Ends the relay, if it belongs to this epoch, and frees its memory.
   void end(Epoch epoch);
 
   StreamHandler* on_accept(std::unique_ptr<Stream> stream) override {

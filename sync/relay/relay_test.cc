@@ -214,7 +214,7 @@ TEST_F(RelayTest, WithSixteenBitsTheGroupGetsTheBitsThatCame) {
   const ChunkPayload payload = relay_->payload(ChunkId(1), false);
   EXPECT_EQ(payload.type, ElementType::kBfloat16);
   EXPECT_THAT(read(payload), ElementsAre(value, value));
-  // Kept for who still reads them when the next version comes.
+  // Kept for readers that are not done when the next version comes.
   land(1, 2.0f);
   EXPECT_THAT(read(payload), ElementsAre(value, value));
 }
@@ -245,7 +245,7 @@ TEST_F(RelayTest, ExactParametersAreFetchedOnceAndGivenToThoseWhoAsked) {
 TEST_F(RelayTest, OneThingAtATimeIsAskedOfTheServers) {
   begin(ElementType::kBfloat16);
   land(0, 0.5f);
-  // Somebody asks for what one asks for in the end, and all train on.
+  // A worker requests exact parameters, as at the end, while all train on.
   EXPECT_FALSE(pull_exact(2, 0).objection);
   EXPECT_EQ(relay_->take_requests().size(), 1U);
   for (const std::uint32_t rank : {0U, 2U, 3U}) EXPECT_FALSE(push(rank, 0, 1.0f).objection);

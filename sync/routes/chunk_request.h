@@ -1,10 +1,9 @@
 #pragma once
 
-// What a route is to ask of those who have a chunk, for a caller that does not have whole layers at
-// a time.
+// A request for one chunk, for a caller of the route that does not have whole layers at a time.
 //
-// Before: sync/relay/relay.h decides what to ask for. After: sync/links/chunk_links.h hands it to
-// sync/routes/ps_route.h and sends.
+// Called by: sync/relay/relay.h, which decides what to request. Calls: nothing;
+// sync/links/chunk_links.h passes the requests to sync/routes/ps_route.h and sends the messages.
 
 #include <cstdint>
 
@@ -14,13 +13,13 @@ namespace poseidon {
 
 struct ChunkRequest {
   enum class Kind : std::uint8_t {
-    kInitialise,  ///< take the initial parameters, which are in the chunk's memory
-    kPush,        ///< take the gradient of `iteration`, which is there
-    kPullExact,   ///< give the float32 parameters of the version that is here
+    kInitialise,  ///< send the initial parameters, which are in the chunk's memory
+    kPush,        ///< send the gradient of `iteration`, which is in the chunk's memory
+    kPullExact,   ///< ask for the float32 parameters of the current version
   };
   Kind kind = Kind::kPush;
   ChunkId chunk;
-  Iteration iteration = 0;  ///< of a push
+  Iteration iteration = 0;  ///< for kPush
 };
 
 }  // namespace poseidon

@@ -1,16 +1,16 @@
 #pragma once
 
-// Memory of the factors of layers that go by SFB: of each layer, two iterations (even and odd) of
+// Memory for the factors of layers that go by SFB. Each layer has two iterations (even and odd) of
 // all workers' factors, stacked in rank order, where the product reads them.
 //
-// Before: sync/client/sync_client.h owns it, and the trainer's thread writes this worker's part
-// and reads complete stacks; sync/routes/sfb_route.h puts the other workers' parts there and sends
-// from it. After: common/memory/aligned_buffer.h.
+// Called by: sync/client/sync_client.h, which owns it: the trainer's thread writes this worker's
+// part and reads complete stacks; sync/routes/sfb_route.h, which writes the other workers' parts
+// and sends from it. Calls: common/memory/aligned_buffer.h.
 //
-// Threads: the object does not change once it is made; which thread may touch which floats is the
-// route's rule. A worker's own part of an iteration belongs to the trainer until it says
-// factors_ready, then to the loop. A stack is the trainer's to read from factors_complete until its
-// factors_ready of the next iteration. sfb_route.h explains why two iterations suffice.
+// Threads: the object does not change once it is made; the route's rules say which thread may touch
+// which floats. The trainer's thread owns this worker's part of an iteration until it calls
+// factors_ready; then the loop owns it. The trainer's thread may read a stack from factors_complete
+// until its factors_ready of the next iteration. sfb_route.h explains why two iterations suffice.
 
 #include <array>
 #include <cstdint>
@@ -25,13 +25,13 @@
 
 namespace poseidon {
 
-/// Everybody's factors of one layer and iteration, rank 0's rows first. Row-major.
+/// All workers' factors of one layer and iteration, rank 0's rows first. Row-major.
 struct StackedFactors {
   std::span<const float> output_gradients;  ///< P1*K x M
   std::span<const float> inputs;            ///< P1*K x N
 };
 
-/// Where one worker's factors belong.
+/// The place of one worker's factors.
 struct OwnFactors {
   std::span<float> output_gradient;  ///< K x M
   std::span<float> input;            ///< K x N
@@ -39,10 +39,10 @@ struct OwnFactors {
 
 class FactorStacks {
  public:
-  /// Gives zeroed floats that can be sent from.
+  /// Returns zeroed floats that messages can be sent from.
   using Allocate = std::function<FloatBuffer(std::int64_t elements)>;
 
-  /// For the worker `rank`. Allocates all of it; nothing for layers that go by PS.
+  /// For the worker `rank`. Allocates all memory at once; none for PS layers.
   FactorStacks(const Plan& plan, WorkerRank rank, const Allocate& allocate = FloatBuffer::sendable);
 
   // On the trainer's thread.

@@ -1,9 +1,10 @@
 #pragma once
 
-// What a message from a server, or from a relay, did to a worker's memory.
+// The effect of a message from a server or a relay on a worker's memory.
 //
-// Before: sync/routes/ps_route.h uses a message. After: sync/links/chunk_links.h deals with what
-// was refused and tells ChunkEvents the rest (sync/links/sync_events.h).
+// Called by: sync/routes/ps_route.h, which returns it for each message. Calls: nothing;
+// sync/links/chunk_links.h handles what was refused and reports the rest to ChunkEvents
+// (sync/links/sync_events.h).
 
 #include <cstddef>
 #include <cstdint>
@@ -27,18 +28,18 @@ struct ChunkLanded {
   Iteration version = -1;
   bool exact = false;  ///< in float32, as pull_exact asked
   std::size_t payload_bytes = 0;
-  /// So many elements from the layer's first one on have this version.
+  /// Number of elements, from the layer's first one on, that have this version.
   std::int64_t leading_elements = 0;
 };
 
-/// So are the parameters of all of its layer: this chunk is the last one.
+/// The parameters of the whole layer are in place: this chunk was the last one.
 struct LayerLanded : ChunkLanded {};
 
-/// Squares of a chunk's gradient are known.
+/// The sums of squares of a chunk's gradient have arrived.
 struct NormsLanded {
   LayerIndex layer;
   std::size_t payload_bytes = 0;
-  NormBook::Complete complete;  ///< what was completed with them
+  NormBook::Complete complete;  ///< steps that they complete
 };
 
 using Landing = std::variant<Refused, ChunkLanded, LayerLanded, NormsLanded>;

@@ -1,20 +1,21 @@
 #pragma once
 
-// Where the routes find a layer's gradients and put its parameters.
+// The memory of a layer's gradients and parameters, as the routes use it.
 //
-// Before: worker/worker_job.h has the engine's memory, or sync/relay/relay.h its own. After:
-// sync/routes/ps_route.h and sfb_route.h send from it and write to it; each says when.
+// Called by: worker/worker_job.h with the engine's memory, and sync/relay/relay.h with its own.
+// Calls: nothing; sync/routes/ps_route.h and sync/routes/sfb_route.h send from it and write to it,
+// and say when.
 
 #include <memory>
 #include <span>
 
 namespace poseidon {
 
-/// Of one parameter layer. The memory must stay until `owner` is released by everybody: a message
-/// that is being sent holds it. Not owned otherwise.
+/// Memory of one layer with parameters. It must stay valid until all copies of `owner` are
+/// released; a message that is being sent holds one. Not owned otherwise.
 struct LayerMemory {
   std::span<float> parameters;       ///< all tensors of the layer end to end
-  std::span<const float> gradients;  ///< same layout; not looked at for a layer that goes by SFB
+  std::span<const float> gradients;  ///< same layout; not used for an SFB layer
   std::shared_ptr<const void> owner;
 };
 

@@ -1,16 +1,17 @@
 #pragma once
 
-// Who knows which norm, and when a step may be made: the norms that clipping and LARS ask for, over
-// tensors that are spread over servers. Pure: sums of squares in, totals out.
+// Adds up the norms that clipping and LARS need, over tensors that are spread over servers, and
+// says which steps may be made. Pure: sums of squares in, totals out.
 //
-// Before: sync/routes/ps_route.h got a chunk's squares from its server, or the trainer measured a
-// layer that goes by SFB. After: totals go to the servers (from worker 0), and to the trainer.
+// Called by: sync/routes/ps_route.h, with a chunk's sums of squares from its server or those of an
+// SFB layer from the trainer. Calls: common/tensor/scan.h. The route sends totals to the servers
+// (from worker 0) and reports them to the trainer.
 //
 // Invariants
-//  1. A tensor's squares are the sums of its chunks' in their order, the network's those of its
-//     layers in theirs, and of their tensors: the same bits whatever order they come in, and
-//     however many servers there are.
-//  2. A layer is at one iteration at a time: nobody has a gradient of iteration i + 1 before the
+//  1. A tensor's sum of squares is the sum over its chunks in their order; the network's is the sum
+//     over its layers and their tensors in order. So the bits do not depend on the order of arrival
+//     or on the number of servers.
+//  2. A layer is at one iteration at a time. No worker has a gradient of iteration i + 1 before the
 //     step of i, and no step is made before its totals are complete.
 
 #include <cstdint>
@@ -26,28 +27,30 @@ namespace poseidon {
 
 class NormBook {
  public:
-  /// Takes part for the plan's norm_scope, which must not be kNone. The first squares are of
+  /// For the plan's norm_scope, which must not be kNone. The first sums are those of
   /// `first_iteration`.
   explicit NormBook(const Plan& plan, Iteration first_iteration = 0);
 
-  /// What an entry completed: the steps of these PS layers may be made.
+  /// What a call completed: the steps of these PS layers may be made.
   struct Complete {
     std::vector<LayerIndex> layers;
     Iteration iteration = -1;
-    /// Under NormScope::kNetwork, when `layers` are all: squares of all gradients.
+    /// Under NormScope::kNetwork, when `layers` is all layers: the sum of squares of all gradients.
     std::optional<double> all_gradients;
   };
 
-  /// Newest iteration of which the chunk's squares are here; the one before the first: none.
+  /// Newest iteration whose sums for this chunk have arrived; first_iteration - 1 when there are
+  /// none.
   Iteration known(ChunkId chunk) const { return chunks_[chunk.value()].iteration; }
 
-  /// Squares of a chunk's parts, in the order of tensor_parts; of the iteration after known().
+  /// Adds the sums of squares of a chunk's parts, in the order of tensor_parts, for the iteration
+  /// after known().
   Complete add_chunk(ChunkId chunk, Iteration iteration, std::vector<TensorSquares> parts);
-  /// Under kNetwork: squares of a layer's tensors that goes by SFB; of the iteration after the
-  /// last.
+  /// Under kNetwork: adds the sums of squares of an SFB layer's tensors, for the iteration after
+  /// its last one.
   Complete add_layer(LayerIndex layer, Iteration iteration, std::vector<TensorSquares> tensors);
 
-  /// Of the layer's tensors, for the iteration that was completed last.
+  /// Sums of squares of the layer's tensors, for its last complete iteration.
   const std::vector<TensorSquares>& totals(LayerIndex layer) const {
     return layers_[layer.value()].totals;
   }
@@ -64,7 +67,7 @@ class NormBook {
     bool by_factors = false;
     Iteration iteration = -1;     ///< of totals
     std::vector<ChunkId> chunks;  ///< ascending
-    std::size_t missing = 0;      ///< chunks whose squares of the next iteration are not here
+    std::size_t missing = 0;      ///< chunks whose sums of the next iteration are missing
     std::vector<TensorSquares> totals;
   };
 

@@ -256,8 +256,8 @@ Objection PsRoute::judge(ServerIndex from, const DecodedChunk& decoded) const {
             absl::StrCat("exact parameters of chunk ", header.chunk.value(), " at version ",
                          header.iteration, ", for which this worker did not ask")};
   }
-  const bool asked =
-      chunk.request != Request::kNone && chunk.request != Request::kPullExact;  // of what is here
+  const bool asked = chunk.request != Request::kNone &&
+                     chunk.request != Request::kPullExact;  // of the present version
   if (header.iteration != chunk.version + 1 || !asked) {
     return {
         DataRefusal::kIteration,
@@ -268,7 +268,7 @@ Objection PsRoute::judge(ServerIndex from, const DecodedChunk& decoded) const {
       book_->known(header.chunk) >= chunk.version) {
     return {DataRefusal::kIteration,
             absl::StrCat("version ", header.iteration, " of chunk ", header.chunk.value(),
-                         ", of whose step this worker has not told the norms yet")};
+                         ", but this worker has not sent the norms of its step yet")};
   }
   return {};
 }
@@ -313,8 +313,8 @@ Landing PsRoute::on_message(ServerIndex from, const Bytes& message) {
   const PlanChunk& place = plan_.chunks[id.value()];
   const Iteration norms_wanted = decoded->header.iteration - 1;
   if (book_.has_value() && book_->known(id) < norms_wanted) {
-    // They overtook the norms of their step. Taking them would end the request that gets those
-    // norms repeated after a cut; so they are asked for again once the norms are here.
+    // They overtook the norms of their step. Accepting them would end the request that repeats
+    // those norms after a cut. So they are requested again once the norms have arrived.
     chunks_[id.value()].early = true;
     return refused(DataRefusal::kDuplicate,
                    absl::StrCat("version ", norms_wanted + 1, " of chunk ", id.value(),

@@ -2,21 +2,22 @@
 
 // The worker's side of the parameter-server scheme. Pure: gradients and messages in, messages out.
 //
-// Before: sync/client/syncer.h hears that a layer's gradient is ready. After: it sends what
-// next_message gives, one at a time per server, and tells the trainer when a layer has landed.
+// Called by: sync/links/chunk_links.h, when a layer's gradient is ready and for each message.
+// Calls: common/plan/chunk_queue.h, norm_book.h. The caller sends the messages of next_message, one
+// at a time per server, and reports what has landed.
 //
 // Invariants
 //  1. Per server, the chunk that the next forward needs first is sent first (ChunkQueue).
-//  2. Parameters are written only between gradient_ready(l, i) and the landing of version i +
-//     1, that is, only while the engine does not read layer l.
-//  3. Whatever is unanswered is sent again on a new stream; the server counts it once.
-//  4. With a 16-bit wire type, a gradient chunk is rounded once per iteration into a buffer of its
-//     own, allocated in the beginning, when its turn to be sent comes. The buffer is written only
-//     while no message refers to it (fresh memory otherwise). Parameters that arrive are widened
-//     into their place.
-//  5. Where steps need norms (plan.norm_scope), a server tells each chunk's before the parameters
-//     of that step; worker 0 answers with the totals once they are complete (norm_book.h), which
-//     it repeats like any request.
+//  2. Parameters are written only between gradient_ready(l, i) and the landing of version i + 1,
+//     that is, only while the engine does not read layer l.
+//  3. Every unanswered request is sent again on a new stream; the server counts it once.
+//  4. With a 16-bit wire type, a gradient chunk is rounded once per iteration, when it is about to
+//     be sent, into a buffer of its own, which is allocated at the start. The buffer is written
+//     only while no message refers to it (otherwise new memory is used). Arriving parameters are
+//     widened into their place.
+//  5. When steps need norms (plan.norm_scope), a server sends each chunk's sums of squares before
+//     the parameters of that step. Worker 0 answers with the totals once they are complete
+//     (norm_book.h), and repeats that answer like any request.
 
 #include <cstdint>
 #include <memory>
@@ -40,66 +41,67 @@ namespace poseidon {
 
 class PsRoute {
  public:
-  /// `layers` by LayerIndex; sizes must be the plan's. Layers without chunks (SFB) are left alone.
-  /// The run begins with the parameters of `first_version`. `team`, which outlives it, rounds
+  /// `layers` by LayerIndex; sizes must be the plan's. Layers without chunks (SFB) are not touched.
+  /// The run begins with the parameters of `first_version`. `team`, which must outlive it, rounds
   /// gradients and copies parameters.
   PsRoute(Plan plan, WorkerRank rank, std::vector<LayerMemory> layers, Iteration first_version = 0,
           Team* team = sequential_team());
 
-  /// Worker 0, once: sends what is in the parameters as the initial ones, and waits for their echo.
+  /// Worker 0, once: sends the layers' parameters as the initial ones, and waits until the servers
+  /// send them back.
   void initialise_from_here();
-  /// All others, and all where servers have parameters from a checkpoint, once: waits for the first
-  /// parameters.
+  /// All other workers, or all workers when the servers have parameters from a checkpoint, once:
+  /// waits for the first parameters.
   void pull_initial();
 
-  /// Asks for the server's float32 parameters of the version that has landed everywhere; nothing
-  /// else may be outstanding. The layers land once more, at the same version.
+  /// Requests the servers' float32 parameters of the version that all layers have. No other request
+  /// may be outstanding. The layers land once more, with the same version.
   void pull_exact();
 
-  /// The gradient of `iteration` is in place and stays unchanged until version iteration + 1 lands.
+  /// The gradient of `iteration` is in place. It must not change until version iteration + 1 lands.
   void gradient_ready(LayerIndex layer, Iteration iteration);
 
-  /// The same of one chunk, for a caller that does not have whole layers at a time.
+  /// The same for one chunk, for a caller that does not have whole layers at a time.
   void request(const ChunkRequest& request);
 
-  /// A layer that goes by SFB, under NormScope::kNetwork: squares of its tensors, of the gradient
+  /// Under NormScope::kNetwork: the sums of squares of an SFB layer's tensors, of the gradient
   /// whose factors are complete.
   NormBook::Complete layer_measured(LayerIndex layer, Iteration iteration,
                                     std::vector<TensorSquares> tensors);
 
-  /// A stream to this server is new: queues everything that this server has not answered. When
-  /// there is nothing, then a pull of what is here already, of the server's smallest chunk: a
-  /// server closes streams that say nothing, for they might be anybody's.
+  /// A stream to this server was opened: queues all requests that the server has not answered. When
+  /// there are none, it queues a pull of the server's smallest chunk at its present version,
+  /// because a server closes streams that send no message.
   void stream_opened(ServerIndex server);
 
   struct Outgoing {
     OutgoingMessage message;
     LayerIndex layer;
     ChunkId chunk;
-    std::optional<Iteration> gradient_of;  ///< nothing: it is something else
+    std::optional<Iteration> gradient_of;  ///< absent: no gradient
   };
-  /// The most urgent message for this server, or nothing when none waits.
+  /// The most urgent message for this server; nothing when none waits.
   std::optional<Outgoing> next_message(ServerIndex server);
-  /// Messages for this server that wait for their turn.
+  /// Number of messages for this server that wait to be sent.
   std::size_t waiting(ServerIndex server) const { return queues_[server.value()].size(); }
 
   Landing on_message(ServerIndex from, const Bytes& message);
 
   const Plan& plan() const { return plan_; }
   WorkerRank rank() const { return rank_; }
-  /// Chunks of this server that were asked for and have not come: are asked for anew.
+  /// Chunks of this server that were requested and have not arrived; they are requested again.
   std::vector<ChunkId> unanswered(ServerIndex server) const;
 
  private:
-  /// What a chunk waits for. The request is repeated on a new stream until it is answered.
+  /// The unanswered request of a chunk. It is repeated on each new stream until it is answered.
   enum class Request : std::uint8_t { kNone, kInitialise, kPull, kPush, kTotals, kPullExact };
   struct Chunk {
     Request request = Request::kNone;
-    Iteration version = -1;     ///< landed; the next one to land is version + 1
-    bool greets = false;        ///< waits in the queue though nothing is requested
-    bool early = false;         ///< version + 1 was here before the norms of its step
+    Iteration version = -1;     ///< the last that landed; version + 1 is next
+    bool greets = false;        ///< queued as the first message of a stream, without a request
+    bool early = false;         ///< version + 1 arrived before the norms of its step
     PayloadBuffer rounded;      ///< the gradient in 16 bits; empty when float32 travels ...
-    Iteration rounded_of = -1;  ///< ... and the iteration of what it holds
+    Iteration rounded_of = -1;  ///< ... and the iteration of its content
   };
 
   void enqueue(ChunkId chunk, Request kind);
@@ -118,11 +120,11 @@ class PsRoute {
   Team* const team_;
   std::vector<Chunk> chunks_;                   ///< by ChunkId
   std::vector<ChunkQueue> queues_;              ///< by ServerIndex
-  std::vector<std::uint32_t> missing_chunks_;   ///< by LayerIndex: requested, not landed
+  std::vector<std::uint32_t> missing_chunks_;   ///< by LayerIndex: chunks requested, not landed
   std::vector<std::vector<ChunkId>> of_layer_;  ///< by LayerIndex, in the order of their places
   std::vector<std::size_t>
       leading_;                   ///< by LayerIndex: chunks that have the version that is landing
-  std::optional<NormBook> book_;  ///< where this worker hears of norms
+  std::optional<NormBook> book_;  ///< when this worker adds up norms
 };
 
 }  // namespace poseidon

@@ -262,7 +262,7 @@ TEST_F(RoundingRoute, FetchesTheExactParametersOnce) {
   EXPECT_FALSE(objection_of(land(0, 0, {1.001f, 2, 3, 4}, /*exact=*/true)));
   EXPECT_EQ(parameters_.floats()[0], 1.001f);
   EXPECT_EQ(objection_of(land(0, 0, {9, 9, 9, 9}, /*exact=*/true)).reason, DataRefusal::kDuplicate);
-  // The stream is cut: what is unanswered is asked for again.
+  // The stream is cut: unanswered requests are repeated.
   route_->stream_opened(ServerIndex(0));
   EXPECT_EQ(decoded(next()).header.chunk, ChunkId(1));
   EXPECT_FALSE(route_->next_message(ServerIndex(0)));

@@ -106,7 +106,7 @@ std::pair<std::uint32_t, std::uint32_t> SfbRoute::wanted_pieces(const Layer& lay
 }
 
 void SfbRoute::begin(Layer& layer, Slot& slot, Iteration iteration) {
-  // Everybody has what was sent from this slot before.
+  // All workers have the set that this slot held before.
   for (std::uint32_t peer = 0; iteration >= 2 && peer < plan_.workers(); ++peer) {
     note_taken(layer, WorkerRank(peer), iteration - 2);
   }
@@ -131,7 +131,7 @@ void SfbRoute::note_taken(Layer& layer, WorkerRank peer, Iteration iteration) {
   taken = iteration;
 }
 
-/// Nobody's backward begins before its forward has read all layers.
+/// No worker begins its backward before its forward has read all layers.
 void SfbRoute::note_parameters_taken(WorkerRank peer) {
   if (has_parameters_[peer.value()]) return;
   has_parameters_[peer.value()] = true;
@@ -268,14 +268,14 @@ Objection SfbRoute::judge_iteration(const Layer& layer, const FactorHeader& head
   }
   if (header.iteration > layer.mine + 1 || header.iteration > options_.iterations) {
     return wrong(absl::StrCat("this worker is at ", layer.mine, " of ", options_.iterations,
-                              ", so nobody can be beyond ",
+                              ", so no worker can be beyond ",
                               std::min(layer.mine + 1, options_.iterations)));
   }
   if (header.kind == FactorKind::kDigest && !options_.has_digest(header.iteration)) {
     return wrong("its set has no digest");
   }
   if (header.kind != FactorKind::kDigest && header.iteration == options_.iterations) {
-    return wrong("after the last iteration come digests alone");
+    return wrong("after the last iteration only digests are sent");
   }
   if (header.kind == FactorKind::kDigest && header.digest == 0) {
     return object(DataRefusal::kMalformed, "a digest message without its digest");
@@ -310,7 +310,8 @@ Objection SfbRoute::judge(WorkerRank from, const DecodedFactor& message) const {
 FactorLanding SfbRoute::land_parameters(Layer& layer, const DecodedFactor& message) {
   const auto piece = static_cast<std::uint32_t>(message.header.offset / piece_elements_);
   if (layer.parameters_landed[piece]) {
-    return {.objection = object(DataRefusal::kDuplicate, "initial parameters that are here")};
+    return {.objection =
+                object(DataRefusal::kDuplicate, "initial parameters that have arrived already")};
   }
   copy_payload(message.payload, piece_of(layer, FactorKind::kParameters, 0, rank_, piece));
   layer.parameters_landed[piece] = true;
@@ -330,7 +331,7 @@ FactorLanding SfbRoute::on_message(WorkerRank from, const DecodedFactor& message
 
   Slot& slot = slot_of(layer, header.iteration);
   if (slot.iteration > header.iteration) {
-    return {.objection = object(DataRefusal::kDuplicate, "a set that everybody has")};
+    return {.objection = object(DataRefusal::kDuplicate, "a set that all workers have")};
   }
   if (slot.iteration < header.iteration) begin(layer, slot, header.iteration);
   note_parameters_taken(from);
@@ -341,7 +342,7 @@ FactorLanding SfbRoute::on_message(WorkerRank from, const DecodedFactor& message
   if (header.kind == FactorKind::kInput) piece = 1 + layer.gradient_pieces + in_kind;
   const std::size_t place = std::size_t{from.value()} * layer.pieces + piece;
   if (slot.landed[place]) {
-    return {.objection = object(DataRefusal::kDuplicate, "a piece that is here already")};
+    return {.objection = object(DataRefusal::kDuplicate, "a piece that has arrived already")};
   }
   if (header.kind == FactorKind::kDigest) {
     slot.digests[from.value()] = header.digest;
@@ -353,7 +354,7 @@ FactorLanding SfbRoute::on_message(WorkerRank from, const DecodedFactor& message
       widen_payload(ElementType::kFloat32, run, to);
       to += run.size;
     }
-    // After the copy, in the cache; a refused piece has not landed, so nobody reads it.
+    // After the copy, while it is in the cache; a refused piece has not landed, so it is not read.
     if (!all_finite(target)) {
       return {.objection = object(
                   DataRefusal::kNotFinite,

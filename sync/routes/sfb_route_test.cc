@@ -253,7 +253,8 @@ TEST_F(SfbRouteTest, WhatForwardNeedsFirstLeavesFirst) {
   EXPECT_EQ(next(0, 1).header.layer, kThird);
 }
 
-// Or who is behind waits for whoever is ahead, and then everybody for it: bench/RESULTS.md.
+// Otherwise a worker that is behind waits for one that is ahead, and then all wait for it:
+// bench/RESULTS.md.
 TEST_F(SfbRouteTest, WhatAnEarlierForwardWaitsForLeavesFirst) {
   const auto both_ready = [this](std::uint32_t rank, Iteration iteration) {
     for (const LayerIndex layer : {kThird, kSecond}) workers_[rank]->ready(layer, iteration);
@@ -267,7 +268,7 @@ TEST_F(SfbRouteTest, WhatAnEarlierForwardWaitsForLeavesFirst) {
         both_ready(0, i), both_ready(1, i);
         move_all();
       }
-      // Worker 1's sets have come to worker 0, which goes on; worker 1 still waits for 0's.
+      // Worker 1's sets have arrived at worker 0, which continues; worker 1 still waits for 0's.
       both_ready(0, older), both_ready(1, older);
       move(1, 0);
       both_ready(0, older + 1);
@@ -457,7 +458,7 @@ TEST_F(SfbRouteTest, HostileMessagesAreRefusedWithAReasonAndChangeNothing) {
       {DataRefusal::kSize, "payload", 1, [](auto& m) { m.payload.pieces.clear(); }},
       {DataRefusal::kElementType, "element type", 1,
        [](auto& m) { m.header.element_type = ElementType::kNone; }},
-      {DataRefusal::kIteration, "nobody can be beyond 1", 1,
+      {DataRefusal::kIteration, "no worker can be beyond 1", 1,
        [](auto& m) { m.header.iteration = 2; }},
       {DataRefusal::kIteration, "beyond", 1, [](auto& m) { m.header.iteration = INT64_MAX; }},
       {DataRefusal::kIteration, "no digest", 0, [](auto& m) { m.header.iteration = 1; }},

@@ -72,7 +72,7 @@ CheckpointGiver::~CheckpointGiver() {
     transfers->live.clear();
     closed->set_value();
   });
-  closed->get_future().wait();  // bounded: the loop runs what is posted, and nothing on it blocks
+  closed->get_future().wait();  // bounded: the loop runs all posted tasks, and none of them blocks
 }
 
 void CheckpointGiver::save_at(Iteration version) {
@@ -98,7 +98,7 @@ bool CheckpointGiver::is_due(Iteration version) {
   return version > options_.first_iteration && (periodic || asked_.contains(version));
 }
 
-/// Whether this version is to be saved and there is room for its copy.
+/// Whether this version is to be saved and its copy fits into memory.
 bool CheckpointGiver::begin(Iteration version) {
   bool told = false;
   {
@@ -140,8 +140,8 @@ absl::StatusOr<std::shared_ptr<std::vector<float>>> CheckpointGiver::read(
     POSEIDON_RETURN_IF_ERROR(as_kept ? state_->read_held(*piece.layer, ranges[i], part)
                                      : state_->read(*piece.layer, ranges[i], part));
   }
-  // Of the loss before the last step, which was finite, nobody would see it. All workers' pieces
-  // are the whole layer.
+  // The loss before the last step was finite and does not show it. The pieces of all workers cover
+  // the whole layer.
   if (!all_finite(std::span(*values).first(elements))) {
     return absl::FailedPreconditionError(
         absl::StrCat("the parameters of layer ", layer_names_[piece.layer->value()],
@@ -176,7 +176,7 @@ absl::Status CheckpointGiver::layer_at(LayerIndex layer, Iteration version) {
   const auto given = of_layer_.find(layer.value());
   if (given == of_layer_.end()) {
     const MutexLock lock(mutex_);
-    (void)is_due(version);  // notes how far training is
+    (void)is_due(version);  // records the progress of training
     return absl::OkStatus();
   }
   if (!begin(version)) return absl::OkStatus();
@@ -196,7 +196,7 @@ absl::Status CheckpointGiver::layer_at(LayerIndex layer, Iteration version) {
 absl::Status CheckpointGiver::keep(LayerIndex layer, Iteration version) {
   const auto kept = kept_.find(layer.value());
   if (kept == kept_.end() || !has_room_) return absl::OkStatus();
-  kept->second.version = -1;  // until it is whole
+  kept->second.version = -1;  // until it is complete
   const absl::Status held = state_->hold(layer, kept->second.ranges);
   if (held.ok()) {
     kept->second.version = version;
@@ -204,12 +204,12 @@ absl::Status CheckpointGiver::keep(LayerIndex layer, Iteration version) {
     has_room_ = false;
     for (auto& [other, of_other] : kept_) {
       of_other.version = -1;
-      // What other layers keep is of no use any more, and the step that comes may need its room.
+      // The kept versions of other layers are useless now, and the next step may need their memory.
       POSEIDON_RETURN_IF_ERROR(state_->hold(LayerIndex(other), {}));
     }
     spdlog::warn(
-        "no room to keep the version before each step: should a worker be lost, the job goes back "
-        "to its last checkpoint ({})",
+        "no memory to keep the version before each step: if a worker is lost, the job goes back to "
+        "its last checkpoint ({})",
         std::string(held.message()));
     return absl::OkStatus();
   }
@@ -242,7 +242,7 @@ absl::Status CheckpointGiver::give_held(Iteration version, const std::set<Worker
     const bool is_kept = kept != kept_.end() && kept->second.version == version &&
                          std::ranges::find(kept->second.ranges, ranges_of(pieces_[i]).front()) !=
                              kept->second.ranges.end();
-    // Where both are there a step may have begun.
+    // When both exist, a step may have begun.
     if (!is_current && !is_kept) {
       return absl::FailedPreconditionError(
           absl::StrCat("worker ", rank_.value(), " does not have version ", version, " of piece ",
@@ -284,7 +284,7 @@ void CheckpointGiver::send(Iteration version, std::vector<StoreRequest> requests
     auto transfer = std::make_unique<StoreTransfer>(stores_, options_.transfer);
     transfer->start(std::move(*shared),
                     [this, transfers, version, number](const absl::Status& status) {
-                      const auto ended = transfers->live.extract(number);  // dies last
+                      const auto ended = transfers->live.extract(number);  // destroyed last
                       settled(version, status);
                     });
     transfers->live.emplace(number, std::move(transfer));

@@ -1,4 +1,4 @@
-// What a worker holds of its SFB layers for a recovery, and what it gives of it to real stores.
+// The state of SFB layers that a worker holds for a recovery, and its transfer to real stores.
 
 #include "sync/states/checkpoint_giver.h"
 
@@ -103,7 +103,7 @@ TEST_F(CheckpointGiverTest, NothingThatIsNoFiniteNumberIsGiven) {
   EXPECT_TRUE(giver_->give_held(0, {}).ok()) << "the version before the step was good";
 }
 
-// Memory is what is there: training goes on, and a recovery from a checkpoint.
+// Without the memory, training continues, and a recovery starts from a checkpoint.
 TEST_F(CheckpointGiverTest, WithoutRoomItHoldsNothingAndTrainingGoesOn) {
   step(0);
   EXPECT_EQ(state_.holding.size(), 2U);

@@ -1,9 +1,10 @@
 #pragma once
 
-// What a worker has of the layers that go by SFB, wherever it is: in the memory of a GPU, say.
+// Access to a worker's parameters and optimizer state of SFB layers, in whatever memory they are,
+// for example a GPU's.
 //
-// Before: worker/executor_factors.h steps it. After: sync/states/checkpoint_giver.h saves its
-// parts.
+// Called by: sync/states/checkpoint_giver.h, which saves its parts, and worker/worker_job.h, which
+// restores them. Calls: nothing; worker/executor_factors.h implements it.
 
 #include <span>
 
@@ -18,15 +19,16 @@ class FactorState {
  public:
   virtual ~FactorState() = default;
 
-  /// Of the optimizer's, so that the layer's ranges are of slots 0 to this.
+  /// The number of the optimizer's slots: a layer's ranges are in slots 0 (the parameters) to this
+  /// number.
   virtual int optimizer_slots() const = 0;
   virtual absl::Status read(LayerIndex layer, const StateRange& range, std::span<float> values) = 0;
   virtual absl::Status write(LayerIndex layer, const StateRange& range,
                              std::span<const float> values) = 0;
-  /// Keeps a copy of these as they are now, where they are; the layer's earlier copy is gone, and
-  /// with no ranges its memory.
+  /// Keeps a copy of these ranges in the same memory; it replaces the layer's earlier copy. With no
+  /// ranges, frees that copy.
   virtual absl::Status hold(LayerIndex layer, std::span<const StateRange> ranges) = 0;
-  /// One of those that were held last.
+  /// Reads one of the ranges of the last hold.
   virtual absl::Status read_held(LayerIndex layer, const StateRange& range,
                                  std::span<float> values) = 0;
 };

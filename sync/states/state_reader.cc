@@ -40,10 +40,10 @@ absl::Status StateReader::read(std::vector<StoreRequest> requests) {
   }
   auto ended = std::make_shared<std::promise<void>>();  // outlives set_value on the loop
   stores_->post([reading, ended] {
-    reading->transfer.reset();  // from now on nobody writes to the caller's memory
+    reading->transfer.reset();  // from now on no transfer writes to the caller's memory
     ended->set_value();
   });
-  ended->get_future().wait();  // bounded: the loop runs what is posted, and nothing on it blocks
+  ended->get_future().wait();  // bounded: the loop runs all posted tasks, and none of them blocks
   return status;
 }
 

@@ -1,11 +1,11 @@
 #pragma once
 
-// Reads from servers' stores what a worker keeps itself: at a restore its layers that go by SFB,
-// with their optimizer state, and the running statistics; before a test worker 0's running
-// statistics, from a server's memory.
+// Reads a worker's state from servers' stores. At a restore: its SFB layers with their optimizer
+// state, and the running statistics. Before a test: worker 0's running statistics, from a server's
+// memory.
 //
-// Before: worker/worker_job.h restores, or is about to test. After:
-// common/checkpoint/store_client.h, to server/store/store_service.h.
+// Called by: worker/worker_job.h. Calls: common/checkpoint/store_client.h, which talks to
+// server/store/store_service.h.
 //
 // Threads: the calls wait on the job's thread, one at a time; cancel on any. Transfers live on the
 // loop.
@@ -24,9 +24,9 @@ namespace poseidon {
 
 struct StateReaderOptions {
   StoreTransferOptions transfer;
-  /// Between two looks for a state that is on its way ...
+  /// Pause before asking again for a state that has not arrived at the server ...
   Nanoseconds pause{Milliseconds(10)};
-  /// ... and how long it may take in all.
+  /// ... and the limit of the whole wait.
   Nanoseconds give_up_after = std::chrono::seconds(30);
 };
 
@@ -40,19 +40,19 @@ class StateReader {
 
   // On the job's thread.
 
-  /// Until all requests are answered or one failed, with the transfer's error; cancel's reason
-  /// after that. Their `on_data` run on the loop, and never after the return.
+  /// Waits until all requests are answered or one failed. Returns the transfer's error, or cancel's
+  /// reason. Their `on_data` run on the loop, and never after the return.
   absl::Status read(std::vector<StoreRequest> requests);
 
-  /// Worker 0's own state of a version of this epoch, which is on its way to the server at
-  /// `address` or there. DATA_LOSS when it is not of `values`' size, DEADLINE_EXCEEDED when it does
-  /// not come.
+  /// Reads worker 0's own state of a version of this epoch, which the server at `address` has or is
+  /// about to receive. DATA_LOSS when it does not have `values`' size, DEADLINE_EXCEEDED when the
+  /// server does not get it in time.
   absl::Status read_held(const std::string& address, Epoch epoch, Iteration version,
                          std::span<float> values);
 
   // On any thread.
 
-  /// Ends every call, now and later.
+  /// Ends every call, current and future.
   void cancel(const absl::Status& reason);
 
  private:
@@ -64,8 +64,7 @@ class StateReader {
   absl::Status cancelled_ ABSL_GUARDED_BY(mutex_);
 };
 
-/// Running statistics that came over the network, into memory of a known size; DATA_LOSS for
-/// another size.
+/// Copies received running statistics to `values`; DATA_LOSS when the sizes differ.
 absl::Status copy_statistics(const Bytes& data, std::span<float> values);
 
 }  // namespace poseidon

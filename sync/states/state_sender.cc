@@ -17,7 +17,7 @@ struct StateSender::Shared {
   Mutex mutex;
   CondVar changed;
   std::map<std::string, Iteration> held
-      ABSL_GUARDED_BY(mutex);  ///< by address: newest version that is there
+      ABSL_GUARDED_BY(mutex);  ///< by address: newest version that the server holds
   absl::Status failure ABSL_GUARDED_BY(mutex);
 
   std::function<void()> on_change;  ///< never changes
@@ -68,7 +68,7 @@ StateSender::~StateSender() {
     shared->transfer.reset();
     closed->set_value();
   });
-  closed->get_future().wait();  // bounded: the loop runs what is posted, and nothing on it blocks
+  closed->get_future().wait();  // bounded: the loop runs all posted tasks, and none of them blocks
 }
 
 void StateSender::send(Iteration version, std::vector<float> state) {

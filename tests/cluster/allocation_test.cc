@@ -40,7 +40,7 @@ void operator delete(void* memory, std::size_t /*bytes*/, std::align_val_t /*a*/
 namespace poseidon::allocation_test {
 namespace {
 
-/// Hands messages over in place: what is written is delivered by the next step.
+/// Passes messages in place: written messages are delivered by the next step.
 class DirectTransport final : public Transport {
  public:
   std::unique_ptr<Stream> connect(const std::string& /*address*/, StreamHandler* handler) override {

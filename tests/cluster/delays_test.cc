@@ -131,7 +131,7 @@ struct Silent final : TrainerEvents {
   double last_loss = NAN;
 };
 
-/// Trains as worker `rank`; the bytes of the model afterwards. Nobody leaves before `all_done`.
+/// Trains as worker `rank`; the bytes of the model afterwards. No worker leaves before `all_done`.
 std::string train_as(std::uint32_t rank, WorkerEnd& end, const JobSpec& job, const NetSpec& net,
                      const Plan& plan, std::barrier<>& all_done) {
   TrafficProbe traffic(plan.layers.size());

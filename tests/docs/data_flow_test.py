@@ -1,7 +1,7 @@
 """docs/data_flow.md and the headers that it names: every link leads somewhere, and every header but the simulations'
-opens, right behind #pragma once, with a comment that says who comes before and after it.
+opens, right behind #pragma once, with a comment that has `Called by:` and `Calls:`.
 
-A newcomer goes from that page into the code and back; a header without such words ends the way.
+A newcomer goes from that page into the code and back; a header without these labels ends the way.
 """
 
 import pathlib
@@ -39,15 +39,17 @@ class DataFlow(unittest.TestCase):
                 if anchor:
                     self.assertIn(anchor, anchors(file), "there is no such heading")
 
-    def test_headers_say_who_comes_before_and_after(self):
+    def test_headers_name_callers_and_callees(self):
         headers = {file for file, _ in links() if file.suffix == ".h" and ROOT / "tests" not in file.parents}
         self.assertGreater(len(headers), 50, "where are the page's headers?")
         for header in sorted(headers):
             with self.subTest(header=str(header.relative_to(ROOT))):
                 head = HEAD.match(header.read_text())
                 self.assertIsNotNone(head, "it does not begin with #pragma once, a blank line and a comment")
-                for word in ("(Called by|Before):", "(Calls|After):"):
-                    self.assertRegex(head[1], rf"\b{word}", "its first comment lacks a word")
+                # coordinator/job is rewritten by somebody else at this moment: Before: and After: until then.
+                old = ROOT / "coordinator/job" in header.parents
+                for label in ("(Called by|Before):", "(Calls|After):") if old else ("Called by:", "Calls:"):
+                    self.assertRegex(head[1], rf"\b{label}", "its first comment lacks a label")
 
 
 if __name__ == "__main__":

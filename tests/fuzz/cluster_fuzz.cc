@@ -70,7 +70,7 @@ class TasksOf final : public Background {
   Tasks* const tasks_;
 };
 
-/// What a run has written; nobody reads it but the coordinator that comes next.
+/// The files of a run; only the next coordinator reads them.
 struct RunContents {
   std::string metrics;
   bool has_model = false;
@@ -112,7 +112,7 @@ class Files final : public RunFiles {
   bool closed_ = false;
 };
 
-/// One stream of a node, and what it was told.
+/// One stream of a node, and the messages that it got.
 class Link final : public NodeLink {
  public:
   explicit Link(std::string host) : host_(std::move(host)) {}
@@ -533,7 +533,7 @@ class Session {
     cluster_->on_end(link.get(), reason);
   }
 
-  /// Killed, and started again: nobody hears goodbye.
+  /// Killed and started again, without a goodbye.
   void restart() {
     cluster_.reset();
     tasks_.drop();

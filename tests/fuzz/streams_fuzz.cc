@@ -53,7 +53,7 @@ OutgoingMessage message_of(MessagePrefix prefix, std::string_view payload = "") 
   return {.prefix = std::move(prefix), .payload = {}, .payload_owner = nullptr};
 }
 
-/// One stream of somebody's, by the plain transport or by one of ours.
+/// One stream of a peer, by the plain transport or by one of ours.
 class Peer final : public StreamHandler {
  public:
   void open(std::unique_ptr<Stream> stream) {
@@ -181,7 +181,7 @@ class Session final : public Acceptor {
         peer.say(headed());
         break;
       case 8:
-        // Deadlines pass, and who was lost is looked for again.
+        // Deadlines pass, and lost peers are reconnected.
         pass(Milliseconds(250) * input_.byte());
         break;
       default:

@@ -3,7 +3,7 @@
 // could. An input is a list of steps (tls_frames_steps.h).
 //
 // Whatever happens, a reader delivers nothing after the last, no message beyond the bound, and asks
-// for bytes that it has room for. While nothing is changed it delivers what was sent.
+// for bytes that it has room for. Without changes it delivers the sent messages.
 
 #include <algorithm>
 #include <memory>
@@ -190,7 +190,7 @@ class Session {
   std::unique_ptr<FrameReader> reader_;
   std::vector<std::string> sent_, heard_;
   std::vector<std::uint8_t> changes_;  ///< pairs: how, and a number
-  bool is_changed_ = false;            ///< what arrives is not what was sent, or breaks the rules
+  bool is_changed_ = false;  ///< the received bytes differ from the sent ones, or break the rules
   bool is_open_ = false, has_ended_ = false, is_over_ = false;
 };
 

@@ -92,7 +92,7 @@ class CutOff(AwayTest):
         self.cut_off(cluster, cable, nodes)
         status = cluster.status()
         self.assertEqual((status["state"], status["epoch"]), ("running", self.epoch))
-        self.assertIn("no node is heard", status["message"])
+        self.assertIn("no message from any node", status["message"])
         self.assertEqual([w["state"] for w in status["workers"]], ["running"] * 2)
         cable.whole.set()
         wait_for_line(self.run_dir, status["iteration"] + 50)
@@ -109,11 +109,11 @@ class CutOff(AwayTest):
     def cut_off(self, cluster, cable, nodes):
         """Until every node finds its stream dead; the coordinator, awake, hears nobody for several leases."""
         wait_for_line(self.run_dir, 20)
-        told = {node: node.log().count("coordinator out of reach") for node in nodes}
+        told = {node: node.log().count("cannot reach the coordinator") for node in nodes}
         cable.whole.clear()
         for node in nodes:
             wait_for(f"{node.name} to notice",
-                     lambda n=node: n.log().count("coordinator out of reach") > told[n], 20)
+                     lambda n=node: n.log().count("cannot reach the coordinator") > told[n], 20)
 
 
 class Frozen(AwayTest):
@@ -140,7 +140,7 @@ class Frozen(AwayTest):
         cluster = self.start_training()
         cluster.coordinator.signal(signal.SIGSTOP)
         for worker in cluster.workers:
-            wait_for("the worker to notice", lambda w=worker: "coordinator out of reach" in w.log(), 20)
+            wait_for("the worker to notice", lambda w=worker: "cannot reach the coordinator" in w.log(), 20)
         cluster.coordinator.signal(signal.SIGCONT)
         self.assert_undisturbed(cluster)
 
@@ -244,7 +244,7 @@ class Killed(AwayTest):
         follower = self.follow(cluster)
         wait_for_line(self.run_dir, 20)
         self.kill_coordinator(cluster)
-        wait_for("the follower to notice", lambda: "does not answer; the job may go on" in follower.log(), 20)
+        wait_for("the follower to notice", lambda: "does not answer; the job may continue" in follower.log(), 20)
         cluster.restart_coordinator()
         self.assert_undisturbed(cluster)
         self.assertEqual(follower.wait(10), 0, follower.log())
@@ -256,7 +256,7 @@ class Killed(AwayTest):
         with Slowed(cluster.workers[0]):
             cluster.coordinator.signal(signal.SIGTERM)
             self.assertEqual(cluster.coordinator.wait(20), 0, cluster.coordinator.log())
-            self.assertIn("its nodes train on, and the next coordinator with this state directory goes on with it",
+            self.assertIn("its nodes train on, and the next coordinator with this state directory continues the job",
                           cluster.coordinator.log())
             self.assert_training_goes_on(cluster)
             cluster.restart_coordinator()
@@ -278,17 +278,17 @@ class Killed(AwayTest):
         self.assert_undisturbed(cluster)
 
     def test_while_an_operator_stops_the_job(self):
-        """The next coordinator, which goes on with the job, is asked again."""
+        """The command asks the next coordinator, which continues the job."""
         cluster = self.start_training(job=ENDLESS)
         frozen, _ = cluster.servers[1]
         frozen.signal(signal.SIGSTOP)  # so the checkpoint takes until it goes on
         stop = cluster.start("stop", "poseidon", "stop", "--coordinator", cluster.address)
-        wait_for("the job to be told", lambda: "ends when what it has trained is saved" in stop.log())
+        wait_for("the job to be told", lambda: "ends when its final checkpoint is saved" in stop.log())
         self.kill_coordinator(cluster)
         cluster.restart_coordinator()
         frozen.signal(signal.SIGCONT)
         self.assertEqual(stop.wait(60), 0, stop.log())
-        self.assertIn("is asked again", stop.log())
+        self.assertIn("asking it again", stop.log())
         status = cluster.status()
         self.assertEqual(status["state"], "failed")
         self.assertRegex(status["message"], r"an operator stopped it.* goes on from checkpoint 1-\d+")

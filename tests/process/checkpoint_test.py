@@ -297,7 +297,7 @@ class Checkpoints(ProcessTest):
         cluster = self.again(workers=2, servers=2)
         file = self.folder / "model.safetensors"
         listed = cluster.poseidon("checkpoint", "list")
-        self.assertIn(f"warning: not read as a checkpoint: {manifest}: its checksum is", listed.stderr)
+        self.assertIn(f"warning: cannot be read as a checkpoint: {manifest}: its checksum is", listed.stderr)
         self.refused(1, f"checkpoint {newest} cannot be read", cluster, "export", "--checkpoint", newest, "--to", file)
         exported = cluster.poseidon("checkpoint", "export", "--to", file)
         self.assertIn(f"checkpoint {older} (job digits", exported.stdout)
@@ -345,7 +345,7 @@ class Checkpoints(ProcessTest):
         cluster = self.again(workers=2, servers=2)
         self.ok(cluster, "restore", "--checkpoint", saved)
         iteration = int(saved.split("-")[1])
-        self.assertIn(f"has nothing of iterations 4 to {iteration - 1}", cluster.coordinator.log())
+        self.assertIn(f"has no lines of iterations 4 to {iteration - 1}", cluster.coordinator.log())
 
     def test_a_restored_job_that_waits_outlives_its_coordinator(self):
         cluster = self.cluster()
@@ -443,7 +443,7 @@ class Checkpoints(ProcessTest):
         # What is being exported stays until that is over: a minute from the export's last sign of life.
         held = self.command(cluster, "remove", "--checkpoint", ids[2])
         self.assertEqual((held.returncode, held.stdout), (0, ""), held.stderr)
-        self.assertIn(f"checkpoint {ids[2]} is being exported, and goes after that", held.stderr)
+        self.assertIn(f"checkpoint {ids[2]} is being exported; it will be removed after that", held.stderr)
         self.stop(cluster)
         cluster = self.again(workers=2, servers=2)
         self.assertNotIn(own, [entry["id"] for entry in self.listed(cluster)])
@@ -469,7 +469,7 @@ class Checkpoints(ProcessTest):
         self.assertRegex(other.stderr, r"job digits-1 is running .* job digits-77 is not active")
         stopped = self.stop_job(cluster, "--job", "digits-1")
         self.assertEqual(stopped.returncode, 0, stopped.stderr)
-        said = re.search(r"(?s)^job digits-1 ends when what it has trained is saved\n.*has ended after (\d+) of 1000000 "
+        said = re.search(r"(?s)^job digits-1 ends when its final checkpoint is saved\n.*has ended after (\d+) of 1000000 "
                          r"iterations: an operator stopped it .*goes on from checkpoint (\S+); its files are in (\S+)$",
                          stopped.stdout.strip())
         self.assertIsNotNone(said, stopped.stdout)
@@ -509,7 +509,7 @@ class Checkpoints(ProcessTest):
         checkpoints.write_text("no folder")
         stopped = self.stop_job(cluster, "--checkpoint-within-s", 20)
         self.assertEqual(stopped.returncode, 1, stopped.stdout)
-        self.assertRegex(stopped.stderr, r"has ended after .*what it had trained is not saved")
+        self.assertRegex(stopped.stderr, r"has ended after .*its progress since the last checkpoint is not saved")
 
     def test_a_stopped_coordinator_leaves_a_checkpoint(self):
         cluster = self.cluster()

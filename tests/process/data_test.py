@@ -121,7 +121,7 @@ class Images(ProcessTest):
         self.assertIn("44 samples", result.stdout)
         self.assertIn("1 left out", result.stdout)
         _, result = self.pack("packed", status=2)
-        self.assertIn("is there already", result.stderr)
+        self.assertIn("already exists", result.stderr)
 
         spoiled["data"]["max_corrupt_share"] = 0
         result, _ = self.local(spoiled, 1, 1)

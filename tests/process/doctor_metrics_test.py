@@ -150,7 +150,7 @@ class WithTls(DoctorTest):
             thread.join()
         self.assertEqual(len(told["metrics"]), 1 + SERVERS + WORKERS, told["notes"])
         self.assertIn(self.cluster.servers[1][1], findings["refused"]["guilty"])
-        self.assertRegex(findings["refused"]["what"], r"turns connections away \(in these seconds: \d+ no_certificate\)")
+        self.assertRegex(findings["refused"]["what"], r"refuses connections \(in these seconds: \d+ no_certificate\)")
         left = {daemon["certificate_left_seconds"] for daemon in told["metrics"]}
         self.assertNotIn(None, left)
 

@@ -151,7 +151,7 @@ class Operators(ProcessTest):
         self.assertEqual(second.returncode, 1)
         self.assertIn("digits", second.stderr)
         late = cluster.add_worker()
-        wait_for("the late worker to be told", lambda: "stands by for one that is lost" in late.log())
+        wait_for("the late worker to be told", lambda: "stands by to replace a lost one" in late.log())
         status = cluster.status()
         self.assertEqual(sorted(w["rank"] for w in status["workers"]), [-1, 0])
         self.assertEqual(status["state"], "running")

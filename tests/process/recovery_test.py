@@ -108,7 +108,7 @@ class Recovery(RecoveryTest):
         submitted = cluster.submit(job(scheme), "--workers", 2, "--servers", 2, run_dir=self.run_dir)
         self.assertEqual(submitted.returncode, 0, submitted.stderr)
         self.assertEqual(fragile.wait(60), 1, fragile.log())
-        why = "fragile can be used no more by this process, which ends: an illegal memory access"
+        why = "fragile cannot be used any more by this process, which ends: an illegal memory access"
         self.assertIn(why, fragile.log().splitlines()[-1])
         wait_for("the coordinator to say why", lambda: f"left ({why}" in cluster.coordinator.log())
         cluster.add_worker()

@@ -210,7 +210,7 @@ class LivePage(ProcessTest):
         self.assertIn(f"--status-listen: cannot listen on 127.0.0.1:{port}: the port is already in use", second.log())
         open_to_all = first.start("open", "poseidon-coordinator", "--listen", "127.0.0.1:0", "--state-dir", self.folder / "third",
                                   "--status-listen", "0.0.0.0:0")
-        wait_for("the warning", lambda: "the status page is open to whoever reaches 0.0.0.0:0, without a password" in open_to_all.log())
+        wait_for("the warning", lambda: "the status page at 0.0.0.0:0 is open to everybody who reaches that address, without a password" in open_to_all.log())
 
     @unittest.skipIf(CHROMIUM is None, "SKIPPED: no chromium here (deploy/dependencies.sh --tests installs it)")
     def test_browser(self):

@@ -257,7 +257,7 @@ class Tls(ProcessTest):
         # No certificate.
         self.handshake(cluster.address, None)
         self.wait_refused(coordinator, "no_certificate")
-        self.assertIn("it has shown no certificate", coordinator.log())
+        self.assertIn("it sent no certificate", coordinator.log())
 
         # One that is over: our own programs do not begin with it, and whoever shows it all the same is told.
         late = expired(self.ours, "operator", self.folder / "late")
@@ -300,11 +300,11 @@ class Tls(ProcessTest):
         self.addCleanup(proxy.close)
         said = self.status_with(cluster, "--tls-dir", self.ours / "operator", address=proxy.address)
         self.assertIn("is signed by another authority", said)
-        self.assertIn("somebody sits in between", said)
+        self.assertIn("another party answers in between", said)
         worker = cluster.start("misled", "poseidon-worker", "--coordinator", proxy.address, "--metrics-listen", "127.0.0.1:0",
                                "--tls-dir", self.ours / "worker")
         self.wait_refused(worker, "unknown_ca")
-        wait_for("the worker to say why", lambda: "is not reached yet" in worker.log() and "another authority" in worker.log())
+        wait_for("the worker to say why", lambda: "cannot reach the coordinator at" in worker.log() and "another authority" in worker.log())
         self.assertEqual(proxy.seen, b"")
         self.assertEqual(cluster.status()["workers"], [])
 
@@ -474,7 +474,7 @@ class Pages(ProcessTest):
         late = expired(self.ours, "monitor", self.folder / "late")
         for options, reason, words in (
                 (self.shown(self.ours, "worker"), "wrong_role", "is that of a worker, not of an operator or a monitor"),
-                (trusting, "no_certificate", "it has shown no certificate"),
+                (trusting, "no_certificate", "it sent no certificate"),
                 (["--cacert", self.ours / "monitor" / "ca.crt", "--cert", late / "tls.crt", "--key", late / "tls.key"],
                  "expired", "2020-01-02"),
                 (self.shown(self.theirs, "monitor"), "unknown_ca", "is signed by another authority")):

@@ -191,7 +191,7 @@ class Undisturbed(TraceTest):
                          (reference / "model.safetensors").read_bytes())
         idle = cluster.poseidon("trace", "--to", self.folder / "idle.json")
         self.assertEqual(idle.returncode, 1)
-        self.assertIn("a trace is of one that trains", idle.stderr)
+        self.assertIn("only a training job can be traced", idle.stderr)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ class SimWorker final : public SyncerEvents {
     POSEIDON_CHECK(relays_.listen(plan.worker_addresses[rank], &relay_).ok(), "a fresh address");
     SyncerOptions options;
     options.sfb = s.sfb;
-    // Some seeds cut streams faster than a word gets through; that patience ends is tested
+    // Some seeds cut streams before a message gets through; the end of patience is tested
     // elsewhere.
     options.give_up_after = kVirtualDeadline;
     syncer_ = std::make_unique<Syncer>(&transport, plan, WorkerRank(rank), std::move(layers),

@@ -45,7 +45,7 @@ int main(int argc, char** argv) {
       static_cast<long long>(steps), static_cast<long long>(cuts),
       static_cast<long long>(duplicates), static_cast<long long>(reorders),
       static_cast<long long>(pauses));
-  // A simulation in which nothing goes wrong, and nobody has to wait, shows nothing.
+  // A simulation without faults, in which no node has to wait, proves nothing.
   if (seeds >= 100 && (cuts == 0 || duplicates == 0 || reorders == 0 || pauses == 0)) return 1;
   return failed == 0 ? 0 : 1;
 }

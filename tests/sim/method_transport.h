@@ -36,8 +36,7 @@ class MethodTransport final : public Transport {
   absl::StatusOr<std::string> listen(const std::string& address, Acceptor* acceptor) override {
     return base_->listen(address + suffix_, acceptor);
   }
-  /// Whoever waits for what it posts, as CheckpointGiver's end does, would wait for ever on the
-  /// only thread.
+  /// A wait for a posted task, as at CheckpointGiver's end, would never end on the only thread.
   bool at_once = false;
 
  private:

@@ -154,7 +154,7 @@ void World::on_roll_back(Iteration iteration, Iteration done) {
   const bool is_worker = kind == FaultKind::kKillWorker || kind == FaultKind::kFreezeWorker;
   const bool is_server = kind == FaultKind::kKillServer || kind == FaultKind::kFreezeServer;
   const std::shared_ptr<const Course> course = truth_.newest();
-  if (course == nullptr) return;  // no node has even heard of an epoch
+  if (course == nullptr) return;  // no node knows of an epoch yet
   const Scenario& network = course->scenario();
   const auto by_factors = [](const SimLayer& layer) { return layer.by_factors(); };
   // What goes by SFB is in workers alone: one worker is the only one that has it.
@@ -181,11 +181,12 @@ bool World::may_fail(const std::string& why) {
   for (const auto& machine : machines_) {
     if (!machine->gone) ++(machine->is_server ? servers : workers);
   }
-  if (absl::StrContains(why, kOperatorsStop)) return true;  // and there is nothing to go on from
+  if (absl::StrContains(why, kOperatorsStop))
+    return true;  // and there is no checkpoint to continue from
   const std::int64_t fewest = std::max<std::int64_t>(scenario_.min_workers, 1);
   if (workers < fewest || servers == 0) return true;
   if (restored_workers_ > 0 && absl::StrContains(why, "waits for nodes")) {
-    return workers < restored_workers_;  // exactly so many
+    return workers < restored_workers_;  // exactly this number
   }
   if (absl::StrContains(why, "waits for nodes")) {  // it never began
     return workers < scenario_.wanted_workers || servers < scenario_.wanted_servers ||

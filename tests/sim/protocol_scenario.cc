@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Nothing is lost for ever by chance: after so many cuts the network is perfect.
+/// Bad luck has a limit: after this many cuts the network is perfect.
 constexpr std::int64_t kMaxNetworkFaults = 40;
 constexpr std::uint64_t kMostFaults = 7;
 
@@ -24,7 +24,7 @@ class Dice {
   std::uint32_t below(std::uint32_t bound) {
     return static_cast<std::uint32_t>(random_.below(bound));
   }
-  /// One out of so many.
+  /// One out of `n`.
   bool one_in(std::uint32_t n) { return below(n) == 0; }
   template <typename T>
   T one_of(std::initializer_list<T> choices) {
@@ -76,7 +76,7 @@ void draw_job(Dice& dice, ProtocolScenario& s) {
   s.checkpoint_every = dice.one_of<std::int64_t>({0, 2, 3, 5});
   s.replicas = s.servers > 1 && dice.one_in(2) ? 2 : 1;
   s.replace_timeout = Milliseconds(dice.one_of({1000, 4000, 12000}));
-  // Either exactly so many, or all that come.
+  // Either exactly this number, or all that join.
   s.min_workers = 1 + dice.below(s.workers);
   if (dice.one_in(2)) s.wanted_workers = s.workers;
   // Whoever wants two copies waits for two servers.

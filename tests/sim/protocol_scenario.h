@@ -20,28 +20,28 @@ enum class FaultKind {
   kFreezeServer,
   kFillDisk,  ///< a server's writes fail for a while
   kDamage,    ///< some pieces of what a server has sealed cannot be read any more
-  kPart,      ///< a node and the coordinator, or two nodes, do not hear each other for a while
+  kPart,      ///< a node and the coordinator, or two nodes, cannot reach each other for a while
   kKillCoordinator,
   kFreezeCoordinator,
   kNewWorker,
-  kSave,  ///< no fault: an operator wants a checkpoint
-  kStop,  ///< nor this: an operator stops the job, waits that long for a checkpoint, and goes on
-          ///< from it
+  kSave,  ///< not a fault: an operator requests a checkpoint
+  kStop,  ///< not a fault: an operator stops the job, waits that long for a checkpoint, and resumes
+          ///< the job from it
   kCount
 };
 const char* fault_name(FaultKind kind);
 
 struct Fault {
   FaultKind kind = FaultKind::kSave;
-  /// "": `at` after the beginning. Else `at` after the coordinator has sent or got so many messages
-  /// of this name.
+  /// "": `at` after the beginning. Otherwise `at` after the coordinator has sent or received this
+  /// many messages of this name.
   std::string message;
   int count = 0;
   Nanoseconds at{0};
   std::uint32_t target = 0;  ///< which one, modulo those there are
   std::uint32_t other = 0;   ///< kPart: the other node; 0: the coordinator
-  Nanoseconds lasts{0};      ///< until the process is back, thaws, hears
-  bool comes_back = true;    ///< what is killed
+  Nanoseconds lasts{0};      ///< until the process is back, thaws, or gets messages again
+  bool comes_back = true;    ///< the process to kill
   bool silently = false;     ///< the machine goes with the process
 };
 

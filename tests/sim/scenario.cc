@@ -65,7 +65,7 @@ std::vector<float> summed_gradients(const Scenario& s, Iteration iteration,
   return sum;
 }
 
-/// Anybody may be in anybody's group, lone leaders included.
+/// Any worker may be in any group, including groups of one.
 std::vector<WorkerRank> draw_leaders(SplitMix64& random, std::uint32_t workers) {
   std::vector<WorkerRank> leaders;
   for (std::uint32_t rank = 0; rank < workers; ++rank) {

@@ -321,7 +321,7 @@ SimCoordinator::SimCoordinator(Transport* transport, const SimCoordinatorOptions
   tick();
 }
 
-/// A kill: nobody hears a word of it. MemoryNetwork::kill came before.
+/// A kill, without a message to any node. MemoryNetwork::kill came before.
 SimCoordinator::~SimCoordinator() {
   *alive_ = false;
   uploads_.reset();

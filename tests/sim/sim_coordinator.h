@@ -26,7 +26,7 @@ struct SimCoordinatorDisk {
   std::map<std::string, std::string> metrics;  ///< by run directory
 };
 
-/// Hears of everything that a coordinator says and is told. `what`: the message's name.
+/// Observes every message that a coordinator sends and receives. `what`: the message's name.
 using ControlProbe = std::function<void(bool sent, const std::string& what)>;
 /// An epoch has begun anew at this iteration, after `done` of it and later were finished.
 using RollBackProbe = std::function<void(Iteration iteration, Iteration done)>;

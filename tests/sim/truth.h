@@ -63,8 +63,8 @@ class Course {
 /// All epochs of a run, and the first thing that went wrong.
 class Truth {
  public:
-  /// A node has learned of its part in an epoch, maybe long after it was sent: everybody must be
-  /// told the same of it.
+  /// A node has learned of its part in an epoch, maybe long after it was sent: all nodes must be
+  /// told the same about it.
   std::shared_ptr<const Course> begin(const Plan& plan, const JobSpec& job,
                                       std::optional<SnapshotId> restore, std::uint64_t samples,
                                       std::size_t statistics);

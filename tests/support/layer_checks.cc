@@ -16,8 +16,8 @@ namespace {
 
 using nlohmann::json;
 
-// Which of several equal values max pooling picks is nobody's promise, and a coarse type makes many
-// values equal: all of a plane differ, and all are values of every type.
+// No engine promises which of several equal values max pooling picks, and a coarse type makes many
+// values equal. So all values of a plane differ, and all are values of every type.
 void make_planes_distinct(const LayerSpec& layer, std::uint64_t seed, std::vector<float>& input) {
   const std::int64_t plane = layer.input_shape.at(1) * layer.input_shape.at(2);
   POSEIDON_CHECK(plane <= 256, "as many values in [-1, 1) are multiples of 1/128");

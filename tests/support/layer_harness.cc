@@ -12,7 +12,7 @@
 namespace poseidon::testing {
 namespace {
 
-/// A tensor in a layout, of samples with so many channels.
+/// A tensor in a layout, of samples with `channels` channels.
 struct Placement {
   Layout layout;
   std::int64_t channels, plane;

@@ -58,7 +58,7 @@ class Account {
   }
 
   void on_event() {
-#if MISTAKE != 8  // the loop's member is changed where nobody says that this is the loop
+#if MISTAKE != 8  // the loop's member is changed without the loop's role
     loop_.assert_held();
 #endif
     ++events_;

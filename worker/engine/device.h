@@ -31,8 +31,8 @@ struct ForwardArgs {
   float* statistics = nullptr;
   float* output = nullptr;               ///< device; written whole
   const std::int32_t* labels = nullptr;  ///< device; one per sample (loss and accuracy)
-  std::int64_t valid_samples = 0;        ///< the first so many count (loss and accuracy)
-  std::uint64_t first_sample = 0;        ///< as in Batch (dropout)
+  std::int64_t valid_samples = 0;  ///< number of leading samples that count (loss and accuracy)
+  std::uint64_t first_sample = 0;  ///< as in Batch (dropout)
   Phase phase = Phase::kTrain;
 };
 
@@ -157,8 +157,8 @@ class Device {
   virtual absl::Status upload(void* device, const void* host, std::int64_t bytes) = 0;
   virtual absl::Status download(void* host, const void* device, std::int64_t bytes) = 0;
 
-  // What an asynchronous device overrides. `host` is of allocate_host: from other memory an upload
-  // is slow, and its caller may wait for it. Of `marks` a synchronous device has none.
+  // For asynchronous devices to override. `host` is of allocate_host: from other memory an upload
+  // is slow, and its caller may wait for it. A synchronous device has no marks.
 
   virtual absl::StatusOr<std::unique_ptr<DeviceTicket>> make_ticket() {
     return std::make_unique<DeviceTicket>();
@@ -169,7 +169,7 @@ class Device {
                                     const CopyMarks& /*marks*/) {
     return upload(device, host, bytes);
   }
-  /// As start_upload, but only for operators of later passes: those of this pass do not wait.
+  /// Like start_upload, but only for operators of later passes: those of this pass do not wait.
   virtual absl::Status start_early_upload(void* device, const void* host, std::int64_t bytes,
                                           const CopyMarks& marks) {
     return start_upload(device, host, bytes, marks);
@@ -204,14 +204,14 @@ class Device {
 
   /// Within device memory; the ranges do not overlap.
   virtual absl::Status copy(std::span<const DeviceCopy> copies) = 0;
-  /// As download, but does not wait for the operators that are queued.
+  /// Like download, but does not wait for queued operators.
   virtual absl::Status fetch(void* host, const void* device, std::int64_t bytes) = 0;
   /// Of device memory. Not dependent on the number of threads, as below.
   virtual absl::StatusOr<double> square_sum(const float* values, std::int64_t elements) = 0;
   /// Product and optimizer in one pass (executor.h: step_from_factors). Its sums must not depend on
   /// the number of threads: replicas on several machines stay equal by it.
   virtual absl::Status step_from_factors(const FactorStepArgs& args) = 0;
-  /// Of the same gradient, without a step: the steps, parameters and state are not looked at.
+  /// For the same gradient, without a step: steps, parameters and state are not used.
   virtual absl::StatusOr<FactorSquares> measure_factors(const FactorStepArgs& args) = 0;
 
   /// The layout in which the layer should write its output when it reads `inputs`. Asked for layers

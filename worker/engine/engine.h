@@ -35,8 +35,8 @@ inline absl::Status device_failure(const Engine& engine, const absl::Status& fai
   const absl::Status health = engine.health();
   if (health.ok()) return health;
   return absl::UnavailableError(absl::StrCat(
-      engine.device, " can be used no more by this process, which ends: ", health.message(), " (",
-      failure.message(), ")"));
+      engine.device, " cannot be used any more by this process, which ends: ", health.message(),
+      " (", failure.message(), ")"));
 }
 
 }  // namespace poseidon

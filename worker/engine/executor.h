@@ -57,8 +57,8 @@ struct DeviceTimes {
   std::span<const CopyInterval> copies;   ///< in the order in which they were started
 };
 
-/// What a device with its own clock measures of a pass. Each layer costs it four events, each copy
-/// two, which the host has to record and to read.
+/// The parts of a pass that a device with its own clock measures. Each layer costs it four events,
+/// each copy two, which the host has to record and to read.
 enum class PassTiming { kNothing, kLayers, kLayersAndCopies };
 
 /// Called for a layer whose parameters arrive in pieces: the first `elements` are final for its
@@ -119,7 +119,7 @@ class Executor {
   /// Running statistics (batch normalisation) of all layers, end to end: the tensors of
   /// statistic_places(net()), `statistics_count()` elements. They begin as the layers' initialisers
   /// say, forward in Phase::kTrain moves them by this worker's batches alone, and forward in
-  /// Phase::kTest computes with them. Not synchronised: what is saved are rank 0's. Between passes.
+  /// Phase::kTest computes with them. Not synchronised: rank 0's are saved. Between passes.
   virtual absl::Status read_statistics(std::span<float> values) = 0;
   virtual absl::Status write_statistics(std::span<const float> values) = 0;
 
@@ -142,7 +142,7 @@ class Executor {
 
   /// Whether device_times() tells what layers took. If not, they compute between the hooks.
   virtual bool times_itself() const { return false; }
-  /// Of the last pass, what was wanted of it. What lies between two layers is the device's wait for
+  /// The requested figures of the last pass. What lies between two layers is the device's wait for
   /// parameters; copies are those of the pass and of steps within it. Until the next pass begins.
   virtual DeviceTimes device_times() const { return {}; }
   /// Applies from the next pass on; initially kLayers. No effect when the device does not time
@@ -174,10 +174,10 @@ class Executor {
   virtual absl::StatusOr<FactorSquares> measure_factors(LayerIndex layer,
                                                         std::span<const float> output_gradients,
                                                         std::span<const float> inputs) = 0;
-  /// Of the layer's parameters as they are; likewise.
+  /// For the layer's current parameters; likewise.
   virtual absl::StatusOr<FactorSquares> measure_parameters(LayerIndex layer) = 0;
 
-  // Of a layer whose factors are kept; no more than a step while a pass works on it.
+  // For a layer whose factors are kept; while a pass works on it, only a step is allowed.
 
   /// Makes parameters(layer) what the layer computes with.
   virtual absl::Status fetch_parameters(LayerIndex layer) = 0;
@@ -188,7 +188,7 @@ class Executor {
   /// Keeps a copy of these as they are now, in the device's memory, in place of the layer's copy
   /// before. Allocates when the ranges are others than last time.
   virtual absl::Status hold_state(LayerIndex layer, std::span<const StateRange> ranges) = 0;
-  /// One of those held last.
+  /// Reads one of the ranges held last.
   virtual absl::Status read_held_state(LayerIndex layer, const StateRange& range,
                                        std::span<float> values) = 0;
 

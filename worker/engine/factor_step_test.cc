@@ -1,4 +1,4 @@
-// Stepping a fully connected layer from everybody's factors: against plain loops, against the
+// Stepping a fully connected layer from all workers' factors: against plain loops, against the
 // gradient that backward gives, and the same bits with any number of threads.
 
 #include <memory>

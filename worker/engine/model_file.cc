@@ -164,7 +164,7 @@ absl::Status check_values(const std::filesystem::path& path, const Place& place,
   if (!all_finite(values)) return refuse("values that are no finite float32 numbers");
   if (place.is_statistic && place.name.ends_with(".running_var") &&
       std::ranges::any_of(values, [](float value) { return value < 0; })) {
-    return refuse("negative values, which no variance has");
+    return refuse("negative values, but a variance cannot be negative");
   }
   return absl::OkStatus();
 }

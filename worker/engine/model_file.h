@@ -54,7 +54,7 @@ struct WeightsReport {
 /// many) of those that were not. Pure.
 std::string weights_report_to_text(const WeightsReport& report);
 
-/// Whether load_weights would succeed, and what it would find; reads the file's header alone.
+/// Whether load_weights would succeed, and its report; reads only the file's header.
 absl::StatusOr<WeightsReport> check_weights(const std::filesystem::path& path,
                                             const LayerRenames& renames, const NetSpec& net);
 

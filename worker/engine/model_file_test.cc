@@ -232,8 +232,9 @@ TEST_F(ModelFile, RefusesNegativeVariances) {
   ASSERT_TRUE(load(*executor).ok());
   values_.assign(1000, -1.0f);
   write_values({{"bn.running_var", {3}}});
-  EXPECT_THAT(std::string(load(*executor).status().message()),
-              HasSubstr("tensor bn.running_var has negative values, which no variance has"));
+  EXPECT_THAT(
+      std::string(load(*executor).status().message()),
+      HasSubstr("tensor bn.running_var has negative values, but a variance cannot be negative"));
 }
 
 TEST_F(ModelFile, OtherFloatingDtypesAreConverted) {

@@ -65,8 +65,8 @@ class PriorityServer {
   double since_ = 0.0;                  ///< remaining_s_ of the first is as of then
 };
 
-/// A part of a layer that travels as a whole. Keys of its jobs: 2 i down, 2 i + 1 up, so that what
-/// is nearer to its end goes first.
+/// A part of a layer that travels as a whole. Keys of its jobs: 2 i down, 2 i + 1 up, so that the
+/// transfer that is nearer to its end goes first.
 struct Piece {
   std::uint32_t layer = 0;
   double bytes = 0.0;

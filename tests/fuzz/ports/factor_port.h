@@ -72,7 +72,7 @@ class FactorPort final : public Port, public SyncerEvents {
     return {encode_prefix(header, payload.size()), payload};
   }
 
-  /// The trainer's next set of its own, once it has everybody's last one.
+  /// The trainer's next own set, once it has the last set of all workers.
   void act(std::uint8_t how) override {
     if (failed_ || !initialised_ || complete_ < own_ || own_ + 1 > options_.sfb.iterations) {
       return;

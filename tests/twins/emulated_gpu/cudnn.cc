@@ -142,7 +142,7 @@ cudnnStatus_t tell(const std::vector<Value>& from, std::int64_t wanted, std::int
   return CUDNN_STATUS_SUCCESS;
 }
 
-/// Attributes of descriptors: into those that who asks has made.
+/// Attributes of descriptors: written into descriptors that the caller has made.
 cudnnStatus_t tell_engines(const Descriptor& from, std::int64_t wanted, std::int64_t* count,
                            void* made) {
   *count = static_cast<std::int64_t>(from.engines.size());

@@ -18,7 +18,7 @@ const std::map<int, Rule>& rules() {
                           bool is_needed = true) {
       add(of, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, sizeof(void*), is_needed);
     };
-    // The real one takes doubles without a word and then computes with 0 (seen with 9.19).
+    // The real one accepts doubles silently and then computes with 0 (seen with 9.19).
     const auto factor = [&](cudnnBackendDescriptorType_t of, cudnnBackendAttributeName_t name) {
       add(of, name, CUDNN_TYPE_FLOAT, sizeof(float), true);
     };

@@ -15,7 +15,7 @@
 
 namespace poseidon::emulated {
 
-/// A graph as far as there is one here. Tensors by the numbers that who asks gave them.
+/// A graph as far as there is one here. Tensors by the numbers that the caller gave them.
 struct Problem {
   Convolution sizes{};
   Pass pass = Pass::kForward;
@@ -57,7 +57,7 @@ struct Descriptor {
     const auto found = attributes.find(name);
     if (found == attributes.end()) return {};
     std::vector<Value> values(found->second.size() / sizeof(Value));
-    // A vector<bool> has no data, and nobody asks for one.
+    // A vector<bool> has no data, and no caller needs one.
     std::memcpy(values.data(), found->second.data(), values.size() * sizeof(Value));
     return values;
   }
@@ -82,7 +82,7 @@ inline Descriptor* descriptor(cudnnBackendDescriptor_t from) {
 bool is_complete(const Descriptor& made);
 /// Whether it is a tensor of four sizes.
 bool is_tensor(const Descriptor& made);
-/// Nullopt where this folder plays no such graph, which is an error of who asks.
+/// Nullopt when this emulation has no such graph, which is an error of the caller.
 std::optional<Problem> problem_of(const Descriptor& graph);
 
 }  // namespace poseidon::emulated

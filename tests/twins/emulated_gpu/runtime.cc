@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::size_t kDeviceBytes = std::size_t{8} << 30;
 constexpr std::size_t kAlignment = 256;
-/// Of memory that nobody has written: floats and doubles of it are NaN.
+/// The content of unwritten memory: its floats and doubles are NaN.
 constexpr int kUnwritten = 0xFF;
 
 thread_local cudaError_t last_error = cudaSuccess;
@@ -232,7 +232,7 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   const poseidon::MutexLock lock(machine().mutex);
   Gpu& gpu = current_gpu();
   if (bytes > kDeviceBytes - gpu.used) return told(cudaErrorMemoryAllocation);
-  // Exactly as many bytes as were asked for, so that AddressSanitizer sees who goes beyond.
+  // Exactly as many bytes as requested, so that AddressSanitizer sees accesses beyond them.
   void* made = nullptr;
   if (posix_memalign(&made, kAlignment, bytes) != 0) return told(cudaErrorMemoryAllocation);
   std::memset(made, kUnwritten, bytes);
@@ -418,7 +418,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
       return cudaSuccess;
     }
   }
-  std::this_thread::yield();  // who asks again and again shares its core with this GPU
+  std::this_thread::yield();  // a caller that polls shares its core with this GPU
   return told(cudaErrorNotReady);
 }
 

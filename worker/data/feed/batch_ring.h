@@ -26,7 +26,7 @@ namespace poseidon {
 
 /// Memory limit of a ring's batches; two are kept even beyond it.
 inline constexpr std::size_t kMaxPrefetchBytes = std::size_t{1} << 30;
-/// How many samples ahead of reading the system is told to prefetch.
+/// How many samples ahead of reading the system prefetches.
 inline constexpr std::int64_t kReadAheadSamples = 64;
 
 /// The samples of each batch, by position (sampler.h): batch n begins at first + n * stride.
@@ -63,7 +63,7 @@ class BatchRing {
   /// `timeout` (the next call waits for the same one); any other error is the data set's, and
   /// final. One thread.
   absl::StatusOr<const Batch*> next(Milliseconds timeout);
-  /// What the next call of next() will give, if it is ready: null otherwise. The same thread.
+  /// The result of the next call of next() if it is ready; null otherwise. The same thread.
   const Batch* peek();
 
   const Dataset& dataset() const { return *dataset_; }
@@ -113,7 +113,8 @@ class BatchRing {
   // released_ + slots + 1; no batch from failed_batch_ on is produced.
   Sampler sampler_ ABSL_GUARDED_BY(mutex_);
   Sampler ahead_ ABSL_GUARDED_BY(mutex_);
-  std::uint64_t next_batch_ ABSL_GUARDED_BY(mutex_) = 0;  ///< what is taken next, and where in it
+  std::uint64_t next_batch_ ABSL_GUARDED_BY(mutex_) =
+      0;  ///< the next batch to take, and the position in it
   std::int64_t next_sample_ ABSL_GUARDED_BY(mutex_) = 0;
   std::uint64_t produced_ ABSL_GUARDED_BY(mutex_) = 0;
   std::uint64_t taken_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -16,7 +16,7 @@ namespace {
 
 std::string shape_text(const Shape& shape) { return absl::StrJoin(shape, "x"); }
 
-/// What the user can do about samples of another shape than the network's input.
+/// Advice for samples whose shape is not that of the network's input.
 std::string shape_remedy(const TransformSpec& spec, const Shape& sample, const Shape& input) {
   if (input.size() != 3) return "give the network an input of that many values";
   if (sample[0] != input[0]) {
@@ -32,7 +32,7 @@ std::string shape_remedy(const TransformSpec& spec, const Shape& sample, const S
   return str_cat("set data.transform.", key, " to [", input[1] - pad, ", ", input[2] - pad, "]");
 }
 
-/// What samples will be when read: encoded images become what the network takes, grey or RGB.
+/// The shape of samples when read: encoded images become grey or RGB, as the network needs.
 absl::StatusOr<Shape> decoded_shape(const Dataset& dataset, const Shape& input_shape) {
   Shape shape = dataset.sample_shape();
   if (shape[0] != 0) return shape;
@@ -70,7 +70,7 @@ void check_placement(const BatchPlacement& placement) {
   POSEIDON_CHECK(placement.batch_size >= 1, "batch size below 1");
 }
 
-/// One reader per thread, and what they share.
+/// One reader per thread, and their shared state.
 std::vector<SampleReader> make_readers(const std::shared_ptr<const Dataset>& dataset,
                                        const DataSpec& data, const Transform& transform,
                                        const BatchOptions& options) {
@@ -93,7 +93,7 @@ absl::Status no_memory(std::size_t bytes, std::int64_t batch_size) {
               "smaller batch_size (micro_batches divide what is computed, not what is read)"));
 }
 
-/// With its threads started. At most `ahead` batches are read beside the one that the caller holds.
+/// Starts the threads. At most `ahead` batches are read besides the one that the caller holds.
 absl::StatusOr<std::unique_ptr<BatchRing>> make_ring(std::shared_ptr<const Dataset> dataset,
                                                      Sampler sampler, const BatchSequence& sequence,
                                                      std::vector<SampleReader> readers,
@@ -123,7 +123,7 @@ int default_data_threads(int cores) { return std::clamp(cores / 2, 1, 32); }
 
 namespace {
 
-/// What may be an oversight.
+/// A warning about a possible oversight.
 void tell_remarks(const Dataset& dataset, std::int64_t classes, const BatchOptions& options) {
   if (!options.log) return;
   for (const std::string& remark : dataset.remarks()) options.log(remark);

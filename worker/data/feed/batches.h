@@ -24,7 +24,7 @@
 
 namespace poseidon {
 
-/// This worker's rank among all workers, which decides what it reads.
+/// This worker's rank among all workers, which decides the samples that it reads.
 struct BatchPlacement {
   std::uint32_t workers = 1;  ///< P1
   std::uint32_t rank = 0;
@@ -75,7 +75,7 @@ class TrainBatches {
   /// set's, and final. One thread.
   absl::StatusOr<const Batch*> next(Milliseconds timeout) { return ring_->next(timeout); }
 
-  /// What the next call of next() will give, if it is ready: null otherwise. Valid until the call
+  /// The result of the next call of next() if it is ready; null otherwise. Valid until the call
   /// after that one, and at the same address. The same thread.
   const Batch* peek() { return ring_->peek(); }
 
@@ -86,8 +86,8 @@ class TrainBatches {
   const std::unique_ptr<BatchRing> ring_;
 };
 
-/// The test samples of one worker: rank r of P1 has [r * n / P1, (r + 1) * n / P1) of all n. A
-/// thread or more of its own reads ahead, the first batch of the next test, too.
+/// The test samples of one worker: rank r of P1 has [r * n / P1, (r + 1) * n / P1) of all n. One or
+/// more of its own threads read ahead, including the first batch of the next test.
 class TestBatches {
  public:
   /// `data.test` must be there. Errors as TrainBatches::open, but any number of samples will do.
@@ -108,7 +108,7 @@ class TestBatches {
   std::int64_t samples() const { return end_ - begin_; }
   const Dataset& dataset() const { return *dataset_; }
 
-  /// The next batch; after the last one the first comes again. Of the last one valid_samples may
+  /// The next batch; after the last one the first comes again. In the last batch valid_samples may
   /// be less than samples: it repeats its last valid sample. Otherwise as TrainBatches::next. Only
   /// where there are batches.
   absl::StatusOr<const Batch*> next(Milliseconds timeout);

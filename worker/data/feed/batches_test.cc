@@ -187,7 +187,8 @@ TEST(TrainBatches, ReadsAheadOnlySoFarAndKeepsTheCallersBatch) {
   ASSERT_TRUE(dataset->wait_for_reads(all_slots));
   const Batch* batch = *batches->next(kLong);
   const std::vector<float> images = batch->images;
-  // The thread could only go on by writing into the caller's batch: give it the time to do wrong.
+  // The thread could only continue by writing into the caller's batch: give it the time for that
+  // error.
   EXPECT_FALSE(dataset->wait_for_reads(all_slots + 1, Milliseconds(50)));
   EXPECT_EQ(batch->images, images);
   ASSERT_TRUE(batches->next(kLong).ok());
@@ -226,7 +227,7 @@ TEST(TrainBatches, PassesOnWhatCannotBeRead) {
   }
 }
 
-/// What cannot be read is replaced by its neighbour, whoever meets it.
+/// An unreadable sample is replaced by its neighbour, on every worker.
 TEST(TrainBatches, TheNextReadableSampleStandsIn) {
   DataSpec data = shuffled();
   data.max_corrupt_share = 0.2;
@@ -389,7 +390,7 @@ TEST(Batches, ImagesDoNotDependOnThreadsOrWorkers) {
   EXPECT_THAT(error({2, 16, 20}), HasSubstr("images are read as 1 (grey) or 3 (RGB) channels"));
   EXPECT_THAT(error({3, 16, 16}), HasSubstr("random_resized_crop.size to [16, 16]"));
   data.transform = {};
-  EXPECT_THAT(error(shape), HasSubstr("images may be of any size; bring them to one"));
+  EXPECT_THAT(error(shape), HasSubstr("images may have any size; give all one size"));
 }
 
 // Small parts of a large batch fit the device, and the batch does not fit the machine.

@@ -61,8 +61,8 @@ TEST(SampleReader, TheSearchForAStandInCanBeStopped) {
   EXPECT_EQ(set->reads, 13) << "19, 8, 9 and 10";
 }
 
-/// Damage that only some crops reach is met anew at each position: whoever comes later, after a
-/// restart, must put the same in its place.
+/// Damage that only some crops reach is found at each position: a worker that reads it later, after
+/// a restart, must replace it by the same sample.
 TEST(SampleReader, WhatItRemembersChangesNoSample) {
   const TestFolder folder;
   std::vector<std::uint8_t> file = golden_file("jpeg 4:4:4");

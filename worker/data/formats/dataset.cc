@@ -65,7 +65,7 @@ absl::StatusOr<std::shared_ptr<const Dataset>> open_dataset(const DataSourceSpec
 
 absl::Status check_same_classes(const std::vector<std::string>& train,
                                 const std::vector<std::string>& test) {
-  // A folder's name need not be UTF-8; what was packed of it is.
+  // A folder's name need not be UTF-8; a packed name is.
   const std::vector<std::string> trained = utf8_names(train), tested = utf8_names(test);
   if (trained.empty() || tested.empty() || trained == tested) return absl::OkStatus();
   const std::size_t both = std::min(trained.size(), tested.size());

@@ -1,6 +1,6 @@
 #pragma once
 
-// Runs work on the calling thread and helper threads, until all of it is done.
+// Runs work on the calling thread and helper threads until it is done.
 //
 // Called by: worker/data/formats/pack.h. Calls: nothing.
 
@@ -21,7 +21,7 @@ void work_with_helpers(std::size_t threads, const Work& work) {
   helpers.reserve(threads);
   try {
     for (std::size_t i = 1; i < threads; ++i) helpers.emplace_back([&work, i] { work(i); });
-  } catch (const std::system_error&) {  // those that there are do it
+  } catch (const std::system_error&) {  // the started threads do the work
   }
   work(std::size_t{0});
 }

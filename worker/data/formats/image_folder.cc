@@ -35,7 +35,7 @@ absl::StatusOr<EntryKind> kind_of(const std::string& folder, const dirent& entry
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) {
     return absl::InvalidArgumentError(
-        str_cat(path, ": cannot be looked at, and may be a class folder: ",
+        str_cat(path, ": cannot be inspected, and may be a class folder: ",
                 std::string(std::strerror(errno)), "; repair it, or remove it"));
   }
   return S_ISREG(info.st_mode)   ? EntryKind::kFile
@@ -111,7 +111,7 @@ absl::StatusOr<std::vector<std::string>> list_images(const std::string& folder,
     EntryKind kind = EntryKind::kFile;
     if (!is_taken_for_file) {
       const absl::StatusOr<EntryKind> looked = kind_of(folder, entry);
-      // What cannot be looked at is a sample that cannot be read.
+      // What cannot be inspected is a sample that cannot be read.
       kind = looked.ok() ? *looked : EntryKind::kFile;
     }
     if (kind == EntryKind::kFolder && aside.folders++ == 0) {
@@ -206,7 +206,7 @@ class ImageFolder final : public Dataset {
   }
 
  private:
-  /// Whether what was listed is what lies there now, apart from single files.
+  /// Whether the folder is still the one that was listed, apart from single files.
   bool is_still_there(std::int32_t label) const {
     const auto& class_name = class_names_[static_cast<std::size_t>(label)];
     return FolderIdentity::of(folder_) == identity_ &&

@@ -59,7 +59,7 @@ TEST(ImageFolder, AClassThatCannotBeLookedAtIsNotPassedOver) {
   std::filesystem::create_symlink("/nowhere", folder.path("set/b"));
   const absl::Status refused = open_image_folder(folder.path("set"), 3).status();
   EXPECT_THAT(std::string(refused.message()),
-              HasSubstr("/set/b: cannot be looked at, and may be a class folder"));
+              HasSubstr("/set/b: cannot be inspected, and may be a class folder"));
   std::filesystem::remove(folder.path("set/b"));
   std::filesystem::create_directory_symlink("a", folder.path("set/b"));
   const auto set = open_image_folder(folder.path("set"), 3);
@@ -110,7 +110,7 @@ TEST(ImageFolder, WhatCannotBeReadIsTheSamplesFault) {
   }
 }
 
-// Not that of single samples, for which others stand in: training would go on with fewer of them.
+// Not an error of single samples, which others replace: training would continue with fewer of them.
 TEST(ImageFolder, AFolderThatIsGoneIsTheMachinesFault) {
   const TestFolder folder;
   folder.write("set/a/x.jpg", "x");

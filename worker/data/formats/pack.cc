@@ -33,7 +33,7 @@ absl::Status read_and_decode(const Dataset& dataset, std::int64_t index, Encoded
                         image);
 }
 
-/// Calls `visit` for every sample in index order, with what read_and_decode made of it.
+/// Calls `visit` for every sample in index order, with the result of read_and_decode.
 absl::Status visit_samples(
     const Dataset& dataset, int threads, const VisitEvents& events,
     const std::function<absl::Status(std::int64_t, const ReadSample&)>& visit) {
@@ -60,7 +60,7 @@ absl::Status visit_samples(
   return absl::OkStatus();
 }
 
-/// Counts a sample that is unreadable and goes on; the machine's errors end it.
+/// Counts an unreadable sample and continues; errors of the machine end the packing.
 absl::Status note_unreadable(const Dataset& dataset, std::int64_t index, const absl::Status& status,
                              const VisitEvents& events, SampleCounts& counts) {
   const std::string name = dataset.sample_name(index);
@@ -116,14 +116,14 @@ absl::StatusOr<PackReport> pack_records(const Dataset& dataset, const std::files
     return index * options.shards / dataset.size() >= writer->shards();
   };
   const auto write = [&](std::int64_t index, const ReadSample& read) -> absl::Status {
-    // Also where a sample is left out, so that each of the shards asked for is there.
+    // Also when a sample is left out, so that every requested shard exists.
     if (begins_shard(index)) POSEIDON_RETURN_IF_ERROR(writer->begin_shard());
     if (read.status.ok()) return writer->add(read.sample);
     POSEIDON_RETURN_IF_ERROR(note_unreadable(dataset, index, read.status, events, report.samples));
     if (report.samples.unreadable <= limit) return absl::OkStatus();
     return absl::DataLossError(str_cat(dataset.name(), ": more than ", limit, " of ",
                                        dataset.size(),
-                                       " samples cannot be read; nothing was packed. Mend the "
+                                       " samples cannot be read; nothing was packed. Repair the "
                                        "data, or allow more with --max-corrupt-share"));
   };
   POSEIDON_RETURN_IF_ERROR(visit_samples(dataset, options.threads, events, write));

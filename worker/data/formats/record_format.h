@@ -38,7 +38,7 @@ inline constexpr std::int64_t kMaxShards = 512;  ///< each is one open file per 
 /// CRC-32C (Castagnoli) of `bytes`, going on from the checksum of what stands before.
 std::uint32_t crc32c(std::span<const std::uint8_t> bytes, std::uint32_t before = 0);
 
-/// What all shards of a set have in common, and which of them this is.
+/// The data that all shards of a set share, and the number of this shard.
 struct RecordSetInfo {
   std::int64_t shard = 0;
   std::int64_t shards = 1;
@@ -48,7 +48,7 @@ struct RecordSetInfo {
   std::vector<std::string> class_names;
 };
 
-/// Where the records of one shard lie.
+/// The places of the records of one shard.
 struct RecordIndex {
   std::vector<std::uint64_t> offsets;  ///< one more than records
   std::vector<std::uint32_t> labels;
@@ -64,7 +64,7 @@ std::vector<std::string> utf8_names(std::vector<std::string> names);
 /// Index and footer; `index.offsets` ends where the index will stand.
 std::string encode_record_index(const RecordIndex& index);
 
-/// DATA_LOSS that says what is wrong; the caller adds the file's name.
+/// DATA_LOSS with the fault; the caller adds the file's name.
 absl::Status check_record_file_header(std::span<const std::uint8_t> bytes);
 
 struct RecordFooter {
@@ -74,7 +74,7 @@ struct RecordFooter {
   std::uint32_t index_crc = 0;
   std::uint64_t index_bytes() const { return 8 * (records + 1) + 4 * records + info_bytes; }
 };
-/// Checks it against the file's size too, so that what it promises may be allocated.
+/// Checks it against the file's size too, so that memory for the promised records may be allocated.
 absl::StatusOr<RecordFooter> decode_record_footer(std::span<const std::uint8_t> bytes,
                                                   std::uint64_t file_bytes);
 absl::StatusOr<RecordIndex> decode_record_index(std::span<const std::uint8_t> bytes,

@@ -79,7 +79,7 @@ std::string open_error(const std::string& path, std::int64_t classes = 10) {
 }
 
 TEST(RecordFormat, ChecksumIsTheStandardOne) {
-  const std::string check = "123456789";  // RFC 3720, B.4, has others; this one is everybody's
+  const std::string check = "123456789";  // RFC 3720, B.4, has others; this one is widely used
   const std::vector<std::uint8_t> bytes(check.begin(), check.end());
   EXPECT_EQ(crc32c(bytes), 0xE3069283u);
   EXPECT_EQ(crc32c(std::span(bytes).subspan(4), crc32c(std::span(bytes).first(4))), 0xE3069283u);
@@ -119,7 +119,7 @@ TEST(Records, NothingIsOverwrittenOrLeftBehind) {
   const auto pack = [&](const std::string& name, const PackOptions& options = {}) {
     return std::string(pack_records(*source, folder.path(name), options, {}).status().message());
   };
-  EXPECT_THAT(pack("there"), HasSubstr("is there already; give another folder"));
+  EXPECT_THAT(pack("there"), HasSubstr("already exists; give another folder"));
   EXPECT_EQ(contents(folder.path("there/precious")), "x");
   EXPECT_THAT(pack("no/parent"), HasSubstr("cannot make the folder"));
   EXPECT_THAT(pack("many", {.shards = 6}), HasSubstr("--shards 6: expected 1 to 5"));

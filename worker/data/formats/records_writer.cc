@@ -26,7 +26,7 @@ std::filesystem::path beside(const std::filesystem::path& folder) {
 absl::Status sync_folder(const std::filesystem::path& folder) {
   const Descriptor directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory.is_open() || ::fsync(directory.get()) != 0) {
-    return system_error(folder, "cannot bring the folder to disk", errno);
+    return system_error(folder, "cannot sync the folder", errno);
   }
   return absl::OkStatus();
 }
@@ -52,14 +52,14 @@ absl::StatusOr<std::unique_ptr<RecordsWriter>> RecordsWriter::create(
   std::error_code error;
   if (std::filesystem::exists(std::filesystem::symlink_status(writer->folder_, error))) {
     return absl::InvalidArgumentError(
-        str_cat(writer->folder_.string(), ": is there already; give another folder, or remove it"));
+        str_cat(writer->folder_.string(), ": already exists; give another folder, or remove it"));
   }
   std::filesystem::path unnamed = writer->temporary_;
   unnamed += "-new";
   if (::mkdir(unnamed.c_str(), 0777) != 0) {
     return system_error(unnamed, "cannot make the folder", errno);
   }
-  // As finish() will do: where folders cannot be renamed, that shows before hours of work.
+  // Tests what finish() will do: if folders cannot be renamed, that shows before hours of work.
   const absl::Status named = rename_folder(unnamed, writer->temporary_, rename);
   if (!named.ok()) {
     ::rmdir(unnamed.c_str());
@@ -132,7 +132,7 @@ absl::Status RecordsWriter::write_index(std::size_t shard) {
   Descriptor file(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
   if (!file.is_open()) return system_error(path, "cannot open", errno);
   POSEIDON_RETURN_IF_ERROR(write_fully(file.get(), path, encode_record_index(indexes_[shard])));
-  if (::fsync(file.get()) != 0) return system_error(path, "cannot bring to disk", errno);
+  if (::fsync(file.get()) != 0) return system_error(path, "cannot sync", errno);
   if (!file.close()) return system_error(path, "cannot close", errno);
   return absl::OkStatus();
 }

@@ -25,11 +25,11 @@ namespace poseidon {
 /// One thread.
 class RecordsWriter {
  public:
-  /// INVALID_ARGUMENT when there is a file or folder of that name: nothing is ever overwritten.
-  /// Errors too where folders cannot be renamed.
+  /// INVALID_ARGUMENT when a file or folder of that name exists: nothing is overwritten. Errors too
+  /// where folders cannot be renamed.
   static absl::StatusOr<std::unique_ptr<RecordsWriter>> create(
       const std::filesystem::path& folder, ExclusiveRename rename = exclusive_rename);
-  ~RecordsWriter();  ///< removes what was written unless finish() has brought all of it to disk
+  ~RecordsWriter();  ///< removes all written files unless finish() has synced them
   RecordsWriter(const RecordsWriter&) = delete;
   RecordsWriter& operator=(const RecordsWriter&) = delete;
 
@@ -58,7 +58,7 @@ class RecordsWriter {
   const ExclusiveRename rename_;
   bool removes_temporary_ = false;
   Descriptor file_;                   ///< of the last shard
-  std::string buffer_;                ///< what is not written yet
+  std::string buffer_;                ///< records not written yet
   std::vector<RecordIndex> indexes_;  ///< by shard
   std::uint32_t set_ = 0;             ///< checksum over the headers of all records
   std::uint64_t bytes_ = 0;

@@ -1,8 +1,8 @@
 #pragma once
 
 // Marks read errors that are this machine's own: its disk, or its path to a shared one, does not
-// return what it returned when the job was prepared. The samples may be fine on other machines, so
-// the job continues without this worker.
+// return the data that it returned when the job was prepared. The samples may be fine on other
+// machines, so the job continues without this worker.
 //
 // Called by: worker/trainer.cc, when a sample cannot be read; worker/worker_job.cc, which then
 // leaves the cluster. Calls: nothing.

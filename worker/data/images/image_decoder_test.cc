@@ -132,7 +132,7 @@ TEST(ImageDecoder, RefusesBombs) {
   EXPECT_THAT(error_of(jpeg), HasSubstr("pixels; at most"));
 }
 
-/// A progressive JPEG may repeat its scans for ever, each costing a pass over the image.
+/// A progressive JPEG may repeat its scans without limit, each costing a pass over the image.
 TEST(ImageDecoder, RefusesTooManyScans) {
   const Bytes file = golden_file("jpeg progressive");
   std::vector<std::size_t> scans;

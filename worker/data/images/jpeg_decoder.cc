@@ -25,7 +25,7 @@ namespace poseidon {
 namespace {
 
 /// Columns decoded beside the region: smooth upsampling looks at the neighbouring chroma sample and
-/// treats the edge of what is decoded as the edge of the image. The widest sample is 4 pixels.
+/// treats the edge of the decoded columns as the edge of the image. The widest sample is 4 pixels.
 constexpr std::int64_t kColumnMargin = 16;
 
 struct ErrorManager {
@@ -191,7 +191,8 @@ class JpegDecoder::Impl {
     return true;
   }
 
-  /// Leaves out columns far from the region; returns where the region begins in what is left.
+  /// Leaves out columns far from the region; returns where the region begins in the remaining
+  /// columns.
   std::int64_t crop_columns(const Region& region) {
     const auto full_width = static_cast<std::int64_t>(info_.output_width);
     const std::int64_t begin = std::max<std::int64_t>(0, region.left - kColumnMargin);

@@ -81,7 +81,7 @@ absl::Status Transform::set_output_shape(const Shape& sample_shape) {
   }
   if (is_any_size && spec_.resize.empty() && (shorter_ == 0 || spec_.random_crop.empty())) {
     return absl::InvalidArgumentError(
-        "data.transform: images may be of any size; bring them to one by resize, by "
+        "data.transform: images may have any size; give all one size by resize, by "
         "resize_shorter with random_crop, or by random_resized_crop");
   }
   height += 2 * spec_.pad;

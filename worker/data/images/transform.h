@@ -41,7 +41,7 @@
 
 namespace poseidon {
 
-/// Where to cut and whether to mirror.
+/// The place of the crop, and whether to mirror.
 struct TransformChoices {
   std::int64_t top = 0;  ///< in pixels of the padded image
   std::int64_t left = 0;
@@ -57,7 +57,7 @@ TransformChoices random_choices(std::uint64_t seed, std::uint64_t position,
 /// "transform" in ASCII: keeps these draws apart from the permutation's, which use the same seed.
 inline constexpr std::uint64_t kTransformStream = 0x7472616E73666F72ull;
 
-/// What is done to one sample.
+/// The choices for one sample.
 struct TransformSteps {
   Region region;  ///< the part of the image that is needed
   /// To what it is resized: region's size when it is not.

@@ -29,8 +29,8 @@ class AveragePooling final : public OnednnOperator {
     const dnnl::memory::dims stride{layer.stride_h, layer.stride_w};
     const dnnl::memory::dims kernel{layer.kernel_h, layer.kernel_w};
     const dnnl::memory::dims left{layer.pad_h, layer.pad_w};
-    // The padding behind is what the windows need: more than in front where ceil_mode hangs over,
-    // less (even below zero) where the last pixels are in no window.
+    // The padding at the end is as large as the windows need: larger than in front when ceil_mode
+    // hangs over, smaller (even negative) when the last pixels are in no window.
     const auto behind = [&](std::size_t dimension) {
       return (layer.output_shape[1 + dimension] - 1) * stride[dimension] + kernel[dimension] -
              layer.input_shape[1 + dimension] - left[dimension];
@@ -65,7 +65,7 @@ class AveragePooling final : public OnednnOperator {
     return absl::OkStatus();
   }
 
-  // Of a window that hangs over, oneDNN divides by more elements than the padded image has.
+  // For a window that hangs over, oneDNN divides by more elements than the padded image has.
   void find_overhang(const LayerSpec& layer, std::int64_t batch) {
     const auto share = [](std::int64_t begin, std::int64_t kernel, std::int64_t size) {
       return static_cast<double>(kernel) / static_cast<double>(std::min(kernel, size - begin));

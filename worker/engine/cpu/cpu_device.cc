@@ -96,8 +96,8 @@ class CpuDevice final : public Device {
     }
   }
 
-  // Images whose channels fill whole vectors stay as oneDNN's primitives want them (channel_block).
-  // The layers between convolutions pass on what they get.
+  // Images whose channels fill whole vectors stay in the layout of oneDNN's primitives
+  // (channel_block). The layers between convolutions keep the layout of their input.
   Layout output_layout(const LayerSpec& layer, std::span<const Layout> inputs) const override {
     const std::int64_t block = channel_block();
     if (block == 1 || is_flexible(layer.output_shape) || layer.output_shape.front() % block != 0) {
@@ -179,14 +179,14 @@ class CpuDevice final : public Device {
   std::vector<float> factor_scratch_;  ///< from the first step on
 };
 
-// A lower bound of what the executor will allocate. `installed`: more than this is refused anyway.
+// A lower bound of the executor's allocations. `installed`: more than this is refused anyway.
 double needed_bytes(const NetSpec& net, std::int64_t batch_size, double installed) {
   double needed = 2.0 * sizeof(float) * static_cast<double>(net.parameter_count());
   std::vector<OutputSpace> outputs;
   for (const LayerSpec& layer : net.layers) {
     const double bytes = static_cast<double>(element_count(layer.output_shape)) *
                          static_cast<double>(batch_size) * sizeof(float);
-    if (bytes > installed) return needed + bytes;  // the plan could not count as far
+    if (bytes > installed) return needed + bytes;  // the plan could not count that far
     outputs.push_back({.bytes = static_cast<std::int64_t>(bytes)});
   }
   needed += static_cast<double>(plan_memory(plan_tensors(net.layers, outputs).buffers).total_bytes);
@@ -219,7 +219,7 @@ absl::StatusOr<std::unique_ptr<Executor>> make_cpu_executor(const NetSpec& net,
     return absl::InvalidArgumentError(absl::StrCat("threads must be from 0 (all cores) to ",
                                                    kMaxThreads, ", got ", options.threads));
   }
-  // "tf32" is a permission that this device makes no use of.
+  // "tf32" is a permission that this device does not use.
   if (options.precision != "fp32" && options.precision != "tf32") {
     return absl::InvalidArgumentError(absl::StrCat(
         "precision \"", options.precision,

@@ -32,7 +32,7 @@ class Relu final : public LayerOperator {
     float* const out = args.input_gradients[0];
     if (out == nullptr) return absl::OkStatus();
     parallel_for(elements_, kGrainElements, [&](std::int64_t begin, std::int64_t end) {
-      // The output is positive where the input was; a NaN is neither there nor here.
+      // The output is positive exactly where the input was; NaN is positive in neither.
       loops_.relu_gradient(args.forward.output + begin, args.output_gradient + begin, out + begin,
                            end - begin);
     });
@@ -94,7 +94,7 @@ class Dropout final : public LayerOperator {
     return absl::OkStatus();
   }
 
-  // The mask is drawn again rather than kept: it is cheap, and a batch of masks is not.
+  // The mask is drawn again instead of stored: drawing is cheap, storing a batch of masks is not.
   absl::Status backward(const BackwardArgs& args) override {
     if (args.input_gradients[0] != nullptr) {
       mask(args.forward.first_sample, args.output_gradient, args.input_gradients[0]);

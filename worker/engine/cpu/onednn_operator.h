@@ -22,7 +22,8 @@ namespace poseidon {
 /// runs at a time, and nothing in it outlives a forward or a backward.
 class Scratch {
  public:
-  /// While operators are made: from now on at least so many bytes. May throw std::bad_alloc.
+  /// While operators are made: requires at least this many bytes from now on. May throw
+  /// std::bad_alloc.
   void reserve(std::size_t bytes);
   std::byte* at(std::size_t offset) const { return memory_.get() + offset; }
 
@@ -95,7 +96,7 @@ class Inlet {
   /// Brings the tensor at `data` into memory(); converted if need be, else by reference: `data`
   /// must then stay until the primitive has run. Valid until the operator returns.
   void load(OnednnContext& context, const float* data);
-  /// What the primitive reads; the same handle always.
+  /// The memory that the primitive reads; always the same handle.
   const dnnl::memory& memory() const { return reorders_ ? wanted_ : given_; }
 
  private:
@@ -112,9 +113,9 @@ class Outlet {
   Outlet(ScratchSlices& slices, const dnnl::memory::desc& wanted, const dnnl::memory::desc& given);
   /// Before the primitive: the tensor shall end up at `data`.
   void aim(OnednnContext& context, float* data);
-  /// What the primitive writes; the same handle always.
+  /// The memory that the primitive writes; always the same handle.
   const dnnl::memory& memory() const { return reorders_ ? given_ : wanted_; }
-  /// After the primitive: brings the tensor to where `aim` said.
+  /// After the primitive: moves the tensor to the place that `aim` named.
   void deliver(OnednnContext& context);
 
  private:

@@ -6,7 +6,7 @@
 // contracted). Pure. Any thread.
 //
 // "Rows" are groups of `lanes` floats, 8 or 16, one behind the other. In Layout::kDevice a row is
-// one pixel of so many channels; a plain plane is read as rows of one channel, whose lanes are
+// one pixel of `lanes` channels; a plain plane is read as rows of one channel, whose lanes are
 // added up at the end.
 //
 // Called by: the CPU device's operators. Calls: nothing.

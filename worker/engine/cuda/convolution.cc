@@ -238,10 +238,11 @@ class Convolution final : public LayerOperator {
   /// UNIMPLEMENTED where the layer may stand between conversions instead.
   absl::Status refused_in_layout(const absl::Status& refused) const {
     if (!may_try_another(refused)) return refused;
-    warn_once(refused_in_place,
-              absl::StrCat("layer '", layer_.name,
-                           "' and perhaps others stand between conversions, which is slower: ",
-                           refused.message()));
+    warn_once(
+        refused_in_place,
+        absl::StrCat("layer '", layer_.name,
+                     "' and possibly others need conversions of their layout, which is slower: ",
+                     refused.message()));
     return absl::UnimplementedError(refused.message());
   }
 

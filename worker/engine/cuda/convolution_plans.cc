@@ -105,7 +105,7 @@ struct Graph {
   std::vector<cudnnBackendDescriptor_t> operations;
   CudnnDescriptor whole;
 
-  /// Keeps it, or says what is wrong.
+  /// Keeps it, or returns the error.
   absl::StatusOr<const CudnnDescriptor*> keep(absl::StatusOr<CudnnDescriptor> made) {
     if (!made.ok()) return made.status();
     parts.push_back(*std::move(made));

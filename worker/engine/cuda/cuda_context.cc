@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::chrono::seconds kDeviceTimeout{120};
 /// What is asked for every turn at first, then after a pause: most waits are for microseconds, and
-/// a core that spins for long is missed by those who sum and send. Linux adds its slack to a pause,
-/// 50 us if nobody says otherwise, in which the GPU would have nothing to do.
+/// a core that spins for long is missing for sums and sending. Linux adds its timer slack to a
+/// pause, 50 us by default, in which the GPU would be idle.
 constexpr std::chrono::microseconds kSpinTime{200};
 constexpr std::chrono::microseconds kPause{20};
 constexpr unsigned long kSlackNanoseconds = 1000;
@@ -32,7 +32,7 @@ std::atomic<bool> patience_has_ended{false};
 
 absl::Status out_of_patience() {
   return absl::DeadlineExceededError(
-      absl::StrCat("the GPU did not finish what it was given within ", kDeviceTimeout.count(),
+      absl::StrCat("the GPU did not finish its work within ", kDeviceTimeout.count(),
                    " s: look for its errors in the kernel's log (NVRM: Xid)"));
 }
 
@@ -45,7 +45,7 @@ void pause() {
   std::this_thread::sleep_for(kPause);
 }
 
-// It waits for the GPU, for ever when that has stopped.
+// It waits for the GPU, without limit when that has stopped.
 void free_device_memory(void* memory) {
   if (patience_has_ended) return;
   cuda_status(cudaFree(memory), "cudaFree").IgnoreError();
@@ -93,8 +93,8 @@ absl::Status CudaContext::open() {
   return absl::OkStatus();
 }
 
-// Errors have nobody to go to here. A GPU that has stopped would be waited for: its process ends
-// soon (Engine::health) and takes with it what is left.
+// Errors cannot be reported here. This would wait for a GPU that has stopped; its process ends soon
+// (Engine::health) and frees the rest.
 CudaContext::~CudaContext() {
   if (patience_has_ended) return;
   use();
@@ -173,7 +173,7 @@ absl::StatusOr<bool> CudaContext::is_ready(cudaError_t state) {
 }
 
 bool CudaContext::is_well() const {
-  static_cast<void>(cudaGetLastError());  // somebody else's, of the call that makes one ask
+  static_cast<void>(cudaGetLastError());  // an error of another call, which caused this check
   const cudaError_t state = cudaStreamQuery(compute_);
   static_cast<void>(cudaGetLastError());
   return state == cudaSuccess || state == cudaErrorNotReady;

@@ -73,7 +73,7 @@ class CudaContext {
   /// so that equal GPUs choose equal algorithms.
   std::size_t workspace_limit() const { return workspace_limit_; }
 
-  /// Makes `later` wait for what is queued on `earlier` now. Any number of times.
+  /// Makes `later` wait for the work that is queued on `earlier` now. Any number of times.
   absl::Status order(cudaStream_t earlier, cudaStream_t later) const;
   /// Waits on the host until all that is queued on the stream now is done, for kDeviceTimeout; not
   /// at all once patience() has ended.

@@ -8,8 +8,8 @@
 //     only the copy, for a later pass. Its memory was last read by a pass that finish() has waited
 //     for, and the next pass begins after finish() has waited for it.
 //  4. start_download: `download` waits for `compute` as far as it is queued now, copies, and
-//     records the ticket's event; `compute` goes on with the layers below.
-// Marks of copies are events on the copies' own streams, behind what a copy waits for.
+//     records the ticket's event; `compute` continues with the layers below. Marks of copies are
+//     events on the copies' own streams, behind what a copy waits for.
 
 #include <algorithm>
 #include <array>
@@ -352,7 +352,7 @@ absl::Status device_health(int ordinal) {
   std::size_t free_bytes = 0, all_bytes = 0;
   cudaError_t error = cudaSetDevice(ordinal);
   if (error == cudaSuccess) error = cudaMemGetInfo(&free_bytes, &all_bytes);
-  // Somebody else has the GPU or its memory, and will give it back.
+  // Another process uses the GPU or its memory, and will release it.
   if (error == cudaErrorMemoryAllocation || error == cudaErrorDevicesUnavailable) {
     static_cast<void>(cudaGetLastError());
     return absl::OkStatus();

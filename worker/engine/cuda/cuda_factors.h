@@ -49,7 +49,7 @@ class CudaFactors {
     std::int64_t first = 0, rows = 0;
   };
 
-  /// With what is queued on `factors` done.
+  /// After the work queued on `factors` is done.
   absl::Status settled(absl::Status status) const;
   /// Memory for both calls, then the factors' way up: nothing is allocated while work is queued.
   absl::Status prepare(const FactorStepArgs& args);

@@ -25,7 +25,7 @@ class CudaMark final : public DeviceMark {
   CudaMark(const CudaMark&) = delete;
   CudaMark& operator=(const CudaMark&) = delete;
 
-  /// From now on it is the moment when the stream has done what it was given until now.
+  /// Marks the moment when the stream has done all work queued until now.
   absl::Status record(cudaStream_t stream);
   /// Negative when `earlier` was later. Both are past.
   absl::StatusOr<Nanoseconds> time_since(const CudaMark& earlier) const;

@@ -12,7 +12,7 @@ namespace {
 
 absl::string_view text(std::string_view from) { return {from.data(), from.size()}; }
 
-// "cudaMemcpyAsync(device, host, ...)": the arguments are of no interest to who reads the message.
+// "cudaMemcpyAsync(device, host, ...)": a reader of the message does not need the arguments.
 absl::Status failed(absl::string_view library, std::string_view call, const char* reason) {
   return absl::InternalError(absl::StrCat(library, ": ", text(call.substr(0, call.find('('))),
                                           " failed: ", reason == nullptr ? "no reason" : reason));

@@ -27,8 +27,8 @@ PinnedHeader& header_of(void* memory) {
   return *reinterpret_cast<PinnedHeader*>(static_cast<std::byte*>(memory) - sizeof(PinnedHeader));
 }
 
-// Before the pages go back: what is pinned must stay where it is. A GPU that has stopped may still
-// write to it, and would be waited for.
+// Before the pages are freed, because pinned memory must stay mapped. A GPU that has stopped may
+// still write to it, and would be waited for.
 void free_pinned(void* memory) {
   if (!CudaContext::patience().ok()) return;
   const PinnedHeader header = header_of(memory);

@@ -271,7 +271,7 @@ TEST_F(AsynchronousWalk, LayersTakeTheDevicesTimeAndNotThatBetweenHooks) {
   }
 }
 
-// In one line with the layers, each copy begins when what was queued before it is done.
+// In one queue with the layers, each copy begins when the work queued before it is done.
 TEST_F(AsynchronousWalk, CopiesAreMeasuredWhereSomebodyWantsToKnow) {
   using std::chrono::nanoseconds;
   control_.takes = {{"conv", nanoseconds(100)}, {"fc1", nanoseconds(3)}, {"fc2", nanoseconds(7)}};

@@ -343,7 +343,7 @@ TEST_P(ExecutorTest, AuxiliaryHeadsRestInTests) {
   const auto executor = make(two_heads(0.5), 3);
   const Batch batch = make_batch(executor->net(), 3, 8);
   run(*executor, batch);
-  // Rubbish in the head must not matter, nor may anybody wait for its parameters.
+  // Rubbish in the head must not matter, and no pass may wait for its parameters.
   for (float& value : executor->parameters(LayerIndex(2))) {
     value = std::numeric_limits<float>::quiet_NaN();
   }

@@ -50,7 +50,7 @@ absl::Status NetworkExecutor::bring_batch(const Batch& batch) {
       }
     }
   } else {
-    // Another than the one that was named: it may come later, but in tests alone.
+    // Not the announced batch, which may come later; this happens in tests only.
     if (staged_ != nullptr && phase_ == Phase::kTrain) staged_->rest();
     const std::int64_t bytes = static_cast<std::int64_t>(batch.images.size()) * kFloatBytes;
     POSEIDON_RETURN_IF_ERROR(
@@ -61,7 +61,7 @@ absl::Status NetworkExecutor::bring_batch(const Batch& batch) {
   if (host_labels_ == nullptr) {
     return device_->upload(labels_.get(), batch.labels.data(), label_bytes);
   }
-  // Free again: the pass before left nothing queued.
+  // Unused: the previous pass left nothing queued.
   std::memcpy(host_labels_.get(), batch.labels.data(), static_cast<std::size_t>(label_bytes));
   return device_->start_upload(labels_.get(), host_labels_.get(), label_bytes,
                                times_.copy(Stage::kUpload, std::nullopt, label_bytes));

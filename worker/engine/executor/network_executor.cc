@@ -114,8 +114,8 @@ absl::Status NetworkExecutor::build_parameters() {
   returning_.reserve(returns_.size());
   // Before the first parameter layer there may be others.
   const std::size_t intervals = returns_.size() + 1;
-  // Of each layer at most: parameters up, or two factors down; and, of other layers' hooks,
-  // everybody's factors up for a norm and for a step.
+  // Of each layer at most: parameters up, or two factors down; and, for other layers' hooks, all
+  // workers' factors up for a norm and for a step.
   constexpr std::size_t kCopiesPerLayer = 4;
   std::size_t copies = 0;
   if (staged_ != nullptr) {

@@ -110,7 +110,7 @@ class NetworkExecutor final : public Executor {
     int parameter_layer = -1;             // LayerIndex, or -1
     float* statistics = nullptr;          // in statistics_
     std::vector<float*> input_gradients;  // what the operator writes; null: not needed
-    // What is then added to the gradient of an input that another layer has written before.
+    // The summand for the gradient of an input that another layer has written before.
     struct Sum {
       float* target = nullptr;
       const float* addend = nullptr;
@@ -138,7 +138,7 @@ class NetworkExecutor final : public Executor {
   FactorStepArgs factor_args(LayerIndex layer, std::span<const float> output_gradients,
                              std::span<const float> inputs);
   absl::Status forward_node(std::size_t index, const ExecutionHooks& hooks);
-  /// Has the layer's parameters on the device before what is queued from now on.
+  /// Makes the layer's parameters available on the device to all work that is queued from now on.
   absl::Status bring_parameters(LayerIndex layer, const ExecutionHooks& hooks);
   /// Has the batch on the device.
   absl::Status bring_batch(const Batch& batch);
@@ -158,7 +158,7 @@ class NetworkExecutor final : public Executor {
   // The first `elements` of device memory for reading here: in place where the device shares the
   // host's memory, else by way of host_copy_.
   absl::StatusOr<std::span<const float>> fetch(const void* memory, std::int64_t elements);
-  // Of as many elements as you like, in pieces.
+  // Of any number of elements, in pieces.
   absl::StatusOr<bool> is_finite(const float* memory, std::int64_t elements, Layout layout);
 
   // Constant after create().
@@ -193,7 +193,8 @@ class NetworkExecutor final : public Executor {
 
   // Of this forward, losses first: in place, or one after the other in host_copy_.
   std::vector<std::span<const float>> results_;
-  // Of this backward: layers whose gradients are under way, in order; the first so many are done.
+  // Of this backward: layers whose gradients are being copied, in order, and the number of those
+  // that are done.
   std::vector<std::uint32_t> returning_;
   std::size_t handed_back_ = 0;
 

@@ -83,7 +83,7 @@ TEST(NetworkExecutor, NobodyComputesTheGradientOfTheData) {
       << "nor that of a count of hits";
 }
 
-// By the layer before it only where nobody else needs what that layer has computed.
+// By the layer before it, only when no other layer needs its output.
 TEST(NetworkExecutor, WhoIsAskedToTakeARelu) {
   const json net = {{"name", "relus"},
                     {"input", {2, 7, 5}},

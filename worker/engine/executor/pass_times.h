@@ -21,11 +21,11 @@
 
 namespace poseidon {
 
-/// One thread only, the executor's. Of a synchronous device there are no intervals, and nothing
-/// here costs anything. All marks are made in create(): a pass makes none.
+/// One thread only, the executor's. A synchronous device has no intervals, and these calls cost
+/// nothing. All marks are made in create(): a pass makes none.
 class PassTimes {
  public:
-  /// For passes of up to so many of each; the device outlives it. Errors: the device's.
+  /// For passes of at most this many of each; the device must outlive it. Errors: the device's.
   static absl::StatusOr<PassTimes> create(Device* device, std::size_t intervals,
                                           std::size_t copies);
   PassTimes() = default;
@@ -37,8 +37,8 @@ class PassTimes {
 
   /// While the device has nothing queued: its times are counted from here.
   absl::Status begin_pass();
-  /// What the device is given from now on, until end(), is the layer's. At most as often in a pass
-  /// as there are intervals.
+  /// Work queued from now on, until end(), belongs to the layer. At most as often in a pass as
+  /// there are intervals.
   absl::Status begin(LayerIndex layer);
   absl::Status end();
   /// The marks for the next copy. None when times are not wanted, or beyond the limit of copies in

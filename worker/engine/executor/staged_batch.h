@@ -24,10 +24,10 @@
 
 namespace poseidon {
 
-/// One thread, but for the one that it has. The device and `times` outlive it.
+/// One thread, besides its own one. The device and `times` outlive it.
 class StagedBatch {
  public:
-  /// For batches of so many floats. `times` measures their copies.
+  /// For batches of `elements` floats. `times` measures their copies.
   static absl::StatusOr<std::unique_ptr<StagedBatch>> create(Device* device, PassTimes* times,
                                                              std::int64_t elements);
   ~StagedBatch();
@@ -52,8 +52,8 @@ class StagedBatch {
   void rest();
 
   /// Provides the images in `buffer` to operators queued from now on, by exchanging it (which must
-  /// no longer be in use) for the memory that holds them. Copies what is missing. After an error
-  /// `buffer` is what it was.
+  /// no longer be in use) for the memory that holds them. Copies the missing part. After an error
+  /// `buffer` is unchanged.
   absl::Status take(DeviceMemory& buffer);
 
  private:
@@ -81,7 +81,8 @@ class StagedBatch {
 
   Mutex mutex_;
   CondVar changed_;
-  const float* from_ ABSL_GUARDED_BY(mutex_) = nullptr;  ///< what is being copied; null: nothing
+  const float* from_ ABSL_GUARDED_BY(mutex_) =
+      nullptr;  ///< the batch that is being copied; null: none
   std::int64_t copied_ ABSL_GUARDED_BY(mutex_) = 0;
   bool is_reading_ ABSL_GUARDED_BY(mutex_) = false;  ///< a piece, without the mutex
   bool is_over_ ABSL_GUARDED_BY(mutex_) = false;

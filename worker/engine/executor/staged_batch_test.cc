@@ -50,7 +50,7 @@ TEST(StagedBatch, GoesUpInPiecesAndIsTakenWhole) {
   ours.name(second);  // and the first is forgotten, however far it was
   EXPECT_FALSE(ours.is_of(first));
   EXPECT_TRUE(ours.is_of(second));
-  first.images.assign(first.images.size(), 0.0f);  // nobody reads it any more
+  first.images.assign(first.images.size(), 0.0f);  // it is no longer read
   const auto taken_is = [&](const Batch& batch) {
     DeviceMemory buffer = *device->allocate(elements * 4);
     const void* const before = buffer.get();
@@ -66,7 +66,7 @@ TEST(StagedBatch, GoesUpInPiecesAndIsTakenWhole) {
   ASSERT_TRUE(ours.complete().ok());
   taken_is(second);
   first = batch_of(1, 1, elements);
-  ours.name(first);  // nobody had time to copy
+  ours.name(first);  // there was no time to copy
   taken_is(first);
   ours.name(first);
   first.first_sample += 7;  // the same memory with the batch after

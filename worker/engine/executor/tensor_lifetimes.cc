@@ -107,9 +107,9 @@ class Planner {
 
   // Whether two inputs of layer i, which hands the gradient of its output on as it is, may have it
   // in one place. The later of the two reads it first, in its own backward; it must have nothing
-  // else to add to it and not work in it itself, and whoever adds to the earlier one's, or works in
-  // it, must come after that. So it is with the two branches of a residual block, one of which is
-  // the block's input (He et al. 2016, figure 2).
+  // else to add to it and not work in it itself, and every layer that adds to the earlier one's, or
+  // works in it, must come after that. So it is with the two branches of a residual block, one of
+  // which is the block's input (He et al. 2016, figure 2).
   bool may_share_gradient(std::size_t i, std::size_t one, std::size_t other) const {
     const std::size_t later = std::max(one, other), earlier = std::min(one, other);
     const LayerType type = layers_[later].type;

@@ -49,7 +49,7 @@ struct LayerTensors {
   std::vector<InputGradient> input_gradients;  ///< per input
 };
 
-/// What a layer's output takes, and its gradient likewise.
+/// The size of a layer's output, and of its gradient.
 struct OutputSpace {
   std::int64_t bytes = 0;  ///< of the batch
   Layout layout = Layout::kPlain;

@@ -25,8 +25,8 @@ LayerSpec layer(LayerType type, std::vector<std::size_t> inputs) {
   return spec;
 }
 
-// Walks the layers as the executor does, but what it computes are tokens that stand for values, so
-// that whoever reads a place at the wrong time finds another token there.
+// Walks the layers as the executor does, but computes tokens instead of values, so that a layer
+// that reads a place at the wrong time finds another token there.
 class Walk {
  public:
   Walk(const std::vector<LayerSpec>& layers, const std::vector<OutputSpace>& outputs)

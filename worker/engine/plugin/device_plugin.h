@@ -24,8 +24,8 @@ struct DeviceOptions {
 /// Errors of all five: NOT_FOUND when there is no such plug-in, FAILED_PRECONDITION when there is
 /// one that cannot be loaded (its libraries are missing, say) or is of another build; else the
 /// plug-in's own, UNIMPLEMENTED among them for a device that it is too new for and a precision that
-/// it does not have. The first two have every place looked at and what the loader said there. Any
-/// thread.
+/// it does not have. The messages of the first two name every place searched and the loader's error
+/// there. Any thread.
 absl::StatusOr<std::unique_ptr<Device>> make_plugin_device(const std::string& kind,
                                                            const DeviceOptions& options);
 absl::StatusOr<int> plugin_device_count(const std::string& kind);

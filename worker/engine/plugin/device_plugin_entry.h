@@ -27,7 +27,7 @@ inline constexpr char kDevicePluginInterface[] =
     "poseidon device " POSEIDON_DEVICE_PLUGIN_HEADERS ", compiler " __VERSION__
     ", abseil " POSEIDON_TEXT_OF(ABSL_LTS_RELEASE_VERSION);
 
-/// What the program offers to the plug-in; outlives it. Any thread.
+/// The functions of the program for the plug-in; outlives it. Any thread.
 struct DevicePluginHost {
   /// common/memory/tensor_memory.h of the program: a plug-in's own copy of it would be another
   /// arena.

@@ -30,7 +30,7 @@ absl::StatusOr<Engine> open_cuda(int ordinal) {
   }
   POSEIDON_ASSIGN_OR_RETURN(const std::string name, plugin_device_name("cuda", ordinal));
   absl::StatusOr<std::string> bus_id = plugin_device_bus_id("cuda", ordinal);
-  if (!bus_id.ok()) {  // figures want it; nobody computes with it
+  if (!bus_id.ok()) {  // only metrics use it; computing does not
     spdlog::warn("{}", std::string(bus_id.status().message()));
     bus_id = "unknown";
   }

@@ -55,7 +55,7 @@ struct FormBase {
 
 /// N x C x H x W: a block takes planes.
 struct PlainForm : FormBase<float, 1> {
-  /// A channel's sum is split among so many parts at most, each of at least kPartElements.
+  /// A channel's sum is split into at most this many parts, each of at least kPartElements.
   static constexpr std::int64_t kMaxParts = 32;
   static constexpr std::int64_t kPartElements = 4096;
 

@@ -59,7 +59,7 @@ __device__ inline double block_sum(double value) {
   for (int offset = 16; offset > 0; offset /= 2) {
     value += __shfl_down_sync(0xFFFFFFFFu, value, offset);
   }
-  __syncthreads();  // who called before may still read
+  __syncthreads();  // an earlier caller may still read it
   if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = value;
   __syncthreads();
   double sum = 0.0;

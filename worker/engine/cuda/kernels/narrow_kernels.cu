@@ -23,7 +23,7 @@ __device__ std::uint32_t block_max(std::uint32_t value) {
   for (int offset = 16; offset > 0; offset /= 2) {
     value = max(value, __shfl_down_sync(0xFFFFFFFFu, value, offset));
   }
-  __syncthreads();  // who called before may still read
+  __syncthreads();  // an earlier caller may still read it
   if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = value;
   __syncthreads();
   std::uint32_t largest = 0;
