@@ -147,7 +147,9 @@ absl::StatusOr<v1::SubmitResponse> Submissions::submit(const v1::SubmitRequest& 
   const std::filesystem::path& given_root = context_.options.run_root;
   const std::filesystem::path root =
       given_root.empty() ? state / "runs" : std::filesystem::absolute(given_root);
-  POSEIDON_RETURN_IF_ERROR(check_run_path(path, root, state));
+  if (!is_own_directory(source, path)) {
+    POSEIDON_RETURN_IF_ERROR(check_run_path(path, root, state));
+  }
   POSEIDON_ASSIGN_OR_RETURN(const ResolvedJob resolved, resolver_(request.job_json()));
   POSEIDON_RETURN_IF_ERROR(check_counts(request, resolved, source.has_value()));
   for (const std::string& warning : resolved.warnings) spdlog::warn("{}", warning);
@@ -202,6 +204,16 @@ absl::StatusOr<v1::SubmitResponse> Submissions::submit(const v1::SubmitRequest& 
       std::make_unique<JobRun>(context_.options.job, std::move(description), context_.now()),
       request, *std::move(directory), progress_of_earlier(path, begin));
   return response;
+}
+
+/// Whether the run that the checkpoint belongs to is in this directory: that run goes on there,
+/// also under another --run-root than it began with.
+bool Submissions::is_own_directory(std::optional<SnapshotId> source,
+                                   const std::filesystem::path& path) const {
+  if (!source) return false;
+  MutexLock lock(context_.mutex);
+  const auto manifest = checkpoints_.catalog().find(snapshot_name(*source));
+  return manifest.ok() && is_same_folder((*manifest)->run_directory, path);
 }
 
 /// The facts that a job needs of the checkpoint that it continues from. In the run's own directory

@@ -48,6 +48,7 @@ class Submissions {
                                                 bool from_checkpoint) const;
   /// Tells the job of the checkpoint that it begins from. Takes the mutex. In the run's own
   /// directory the job is the same; in another directory it is a branch of it.
+  bool is_own_directory(std::optional<SnapshotId> source, const std::filesystem::path& path) const;
   absl::Status add_source(SnapshotId source, JobDescription& description);
   /// Events of the run directory of the job.
   RunDirectory::Events run_events();
