@@ -22,6 +22,7 @@
 #include "common/daemon/command_line.h"
 #include "common/daemon/daemon.h"
 #include "common/security/security.h"
+#include "common/threads/thread_limit.h"
 #include "spdlog/spdlog.h"
 #include "worker/data/feed/batches.h"
 #include "worker/data/formats/record_format.h"
@@ -491,6 +492,7 @@ int run(int argc, char** argv) {
 }  // namespace poseidon
 
 int main(int argc, char** argv) {
+  poseidon::end_at_uncaught_exceptions("poseidon");
   try {
     return poseidon::run(argc, argv);
   } catch (const std::exception& error) {

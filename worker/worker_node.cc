@@ -138,8 +138,8 @@ void WorkerNode::on_stop(const v1::StopJob& stop) {
     if (job_ == nullptr || job_->epoch() != Epoch(stop.epoch())) return;
   }
   // Its reason says whether the job has failed, was ended, or continues in another epoch.
-  spdlog::info("epoch {} {}: {}", stop.epoch(), stop.succeeded() ? "is done" : "is over",
-               stop.reason());
+  spdlog::info("epoch {} {}{}{}", stop.epoch(), stop.succeeded() ? "is done" : "is over",
+               stop.reason().empty() ? "" : ": ", stop.reason());
   end_epoch(absl::CancelledError(stop.reason()));
 }
 

@@ -14,8 +14,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/base/check.h"
 #include "common/base/descriptor.h"
+#include "common/base/entropy.h"
 #include "common/base/text.h"
 #include "common/files/file_io.h"
 #include "common/security/certificates.h"
@@ -30,7 +32,11 @@ constexpr std::size_t kMaxNodeNameLength = 64;
 constexpr mode_t kSecret = 0600;
 constexpr mode_t kPublic = 0644;
 constexpr std::string_view kAuthorityFolder = "ca";
-constexpr const char* kAuthorityName = "Poseidon private authority";
+/// Authorities differ in their names, so that a message about two of them says which is which.
+std::string authority_name() {
+  return absl::StrFormat("Poseidon private authority %08x",
+                         static_cast<std::uint32_t>(system_random()));
+}
 /// Clocks of machines differ; certificates begin a little earlier.
 constexpr std::chrono::hours kClockSkew{1};
 
@@ -175,7 +181,7 @@ absl::Status run_tls_init(const TlsInitOptions& options) {
     tell("kept: the existing authority", authority_folder);
   } else {
     POSEIDON_ASSIGN_OR_RETURN(const KeyPair made,
-                              make_authority(kAuthorityName, valid_for(kMaxCertificateDays)));
+                              make_authority(authority_name(), valid_for(kMaxCertificateDays)));
     POSEIDON_RETURN_IF_ERROR(write_new_folder(
         authority_folder,
         {{"ca.crt", &made.certificate_pem, kPublic}, {"ca.key", &made.key_pem, kSecret}}));

@@ -9,6 +9,8 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <set>
+#include <string>
 
 #include "common/security/security.h"
 #include "gmock/gmock.h"
@@ -61,6 +63,18 @@ TEST_F(TlsCommand, InitMakesAFolderPerRoleThatLoads) {
   struct stat key {};
   ASSERT_EQ(::stat((folder_ / "ca" / "ca.key").c_str(), &key), 0);
   EXPECT_EQ(key.st_mode & 0777, 0600U);
+}
+
+TEST_F(TlsCommand, AuthoritiesHaveNamesOfTheirOwn) {
+  std::set<std::string> names;
+  for (const char* to : {"one", "other"}) {
+    ASSERT_TRUE(run_tls_init({.to = (folder_ / to).string()}).ok());
+    const auto made = read_certificate(read(folder_ / to / "ca" / "ca.crt"));
+    ASSERT_TRUE(made.ok()) << made.status();
+    EXPECT_THAT(made->subject, HasSubstr("Poseidon private authority "));
+    names.insert(made->subject);
+  }
+  EXPECT_EQ(names.size(), 2U);
 }
 
 TEST_F(TlsCommand, InitSaysForWhomEachFolderIs) {

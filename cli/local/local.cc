@@ -37,6 +37,7 @@
 #include "common/base/text.h"
 #include "common/daemon/daemon.h"
 #include "common/files/file_io.h"
+#include "common/threads/thread_limit.h"
 #include "common/threads/thread_team.h"
 #include "coordinator/planning/node_counts.h"
 #include "coordinator/records/run_directory.h"
@@ -430,6 +431,9 @@ absl::Status train(LocalCluster& cluster, const LocalOptions& options, const Pre
 
 absl::Status run_local(const LocalOptions& options) {
   POSEIDON_RETURN_IF_ERROR(check_options(options));
+  // The coordinator, and this process.
+  const std::size_t processes = 2 + static_cast<std::size_t>(options.workers + options.servers);
+  POSEIDON_RETURN_IF_ERROR(check_threads(processes * most_daemon_threads(), "poseidon local"));
   auto job = prepare_job(options.job_path);
   if (!job.ok()) return absl::InvalidArgumentError(job.status().message());
   absl::Status checked = check_node_counts({.min_workers = job->spec.membership.min_workers,

@@ -73,9 +73,12 @@ absl::Status follow_job(CoordinatorClient& client, const v1::SubmitResponse& acc
                              printable(client.options()), ", end it with: poseidon stop ",
                              printable(client.options()), "\n"),
        .remove = ""});
-  POSEIDON_ASSIGN_OR_RETURN(
-      const v1::GetStatusResponse last,
-      watch_job(client, accepted.job_id(), progress_options_of_stdout(), watch));
+  ProgressOptions progress = progress_options_of_stdout();
+  progress.waiting_hint = absl::StrCat(
+      "; start the missing ones (poseidon-worker, poseidon-server) with --coordinator ",
+      client.address());
+  POSEIDON_ASSIGN_OR_RETURN(const v1::GetStatusResponse last,
+                            watch_job(client, accepted.job_id(), progress, watch));
   return report_outcome(last);
 }
 

@@ -160,6 +160,7 @@ std::string Progress::events(const v1::GetStatusResponse& status, Nanoseconds no
   if (std::exchange(remark_, remark) != remark) remark_since_ = now;
   if (!status.message().empty() && (!runs || now - remark_since_ >= kRemarkDelay)) {
     absl::StrAppend(&state, ": ", status.message());
+    if (status.state() == "waiting") absl::StrAppend(&state, options_.waiting_hint);
   }
   if (state != announced_) {
     announced_ = state;

@@ -40,6 +40,8 @@ struct ProgressOptions {
   std::size_t columns = 80;  ///< of the terminal; the live line is cut to fit
   /// When not on a terminal: the least time between two progress lines.
   Nanoseconds plain_interval = std::chrono::seconds(3);
+  /// What to do while the job waits for nodes, after the coordinator's message; "": nothing.
+  std::string waiting_hint;
 };
 
 /// Turns successive statuses of one job into text to write. One thread only.

@@ -159,6 +159,17 @@ TEST(ProgressTest, WaitingIsToldOncePerReason) {
   EXPECT_EQ(progress.update(status, seconds(2)), "digits waiting: 2 of 4 workers\n");
 }
 
+TEST(ProgressTest, AHintSaysWhatToDoWhileItWaits) {
+  Progress progress({.terminal = false, .waiting_hint = "; start the missing ones"});
+  v1::GetStatusResponse status = running(0);
+  status.set_state("waiting");
+  status.set_message("1 of 4 workers");
+  EXPECT_EQ(progress.update(status, seconds(0)),
+            "digits waiting: 1 of 4 workers; start the missing ones\n");
+  status.set_state("preparing");
+  EXPECT_EQ(progress.update(status, seconds(1)), "digits preparing: 1 of 4 workers\n");
+}
+
 TEST(ProgressTest, SilenceAndItsEndAreToldOnce) {
   Progress plain({});
   EXPECT_THAT(plain.update(running(5), seconds(1)), HasSubstr("iteration 5/500"));

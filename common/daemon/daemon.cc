@@ -26,10 +26,12 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/descriptor.h"
+#include "common/base/process_load.h"
 #include "common/base/text.h"
 #include "common/daemon/command_line.h"
 #include "common/files/file_io.h"
 #include "common/security/security.h"
+#include "common/threads/thread_limit.h"
 #include "spdlog/spdlog.h"
 
 namespace poseidon {
@@ -66,12 +68,22 @@ absl::Status follow(pid_t parent) {
                                            ": that process did not start this one, or has ended"));
 }
 
+/// Of a daemon of a small cluster: libraries, logs, the store, and some connections. A process with
+/// fewer would come to its limit in the middle of a job.
+constexpr rlim_t kFewestFiles = 128;
+
 /// Connections need them; the system's default is low for the sake of old programs.
-void open_many_files() {
+absl::Status open_many_files() {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return absl::OkStatus();
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);  // a limit that cannot be raised stays
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kFewestFiles) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "this process may have ", limit.rlim_cur, " files open, and needs at least ", kFewestFiles,
+      ": raise the limit (ulimit -n; LimitNOFILE= of a unit; docker --ulimit nofile=)"));
 }
 
 /// In this thread and those that it will start.
@@ -218,8 +230,15 @@ void open_standard_streams() {
   if (fd > STDERR_FILENO) ::close(fd);
 }
 
+std::size_t most_daemon_threads() {
+  constexpr std::size_t kOwn = 24, kPerCore = 3;
+  return kOwn + kPerCore * static_cast<std::size_t>(usable_cores());
+}
+
 int daemon_main(CLI::App& app, int argc, char** argv, const std::function<absl::Status()>& run) {
   open_standard_streams();
+  static const std::string program = app.get_name();
+  end_at_uncaught_exceptions(program.c_str());
   absl::Status status = check_words(app, {argv + 1, argv + argc});
   if (status.ok()) {
     try {
@@ -242,7 +261,8 @@ int daemon_main(CLI::App& app, int argc, char** argv, const std::function<absl::
 absl::Status start_daemon(std::string_view name, const DaemonOptions& options) {
   POSEIDON_RETURN_IF_ERROR(start_log(name, options.log));
   take_grpc_log();
-  open_many_files();
+  POSEIDON_RETURN_IF_ERROR(open_many_files());
+  POSEIDON_RETURN_IF_ERROR(check_threads(most_daemon_threads(), str_cat("poseidon-", name)));
   // Every thread inherits this. A signal that comes before StopSignals exists waits for it.
   block_stop_signals();
   // A reader of our stdout or stderr that goes away must not take us with it.

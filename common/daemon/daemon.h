@@ -101,17 +101,22 @@ struct DaemonOptions {
 /// --exit-with-parent and --version.
 void add_daemon_options(CLI::App& app, DaemonOptions& options);
 
+/// Threads that a daemon may come to have: those of gRPC, of the engine and its own.
+std::size_t most_daemon_threads();
+
 /// Opens /dev/null for each of descriptors 0 to 2 that is closed. Otherwise a file opened later
 /// would receive the output to stdout or stderr. First thing in main().
 void open_standard_streams();
 
 /// The main() of a daemon once its options are declared: reads the command line into them, then
-/// runs. Prints "<program>: <message>" to stderr when `run` fails. The process's exit code.
+/// runs. Prints "<program>: <message>" to stderr when `run` fails, or when an exception is not
+/// caught. The process's exit code.
 int daemon_main(CLI::App& app, int argc, char** argv, const std::function<absl::Status()>& run);
 
 /// Sets up logging to stderr, one line per event, with `name` in each; carries out
-/// parent_pid; ignores SIGPIPE; blocks the signals of StopSignals. Call once, first
-/// thing after parsing and before any thread starts.
+/// parent_pid; ignores SIGPIPE; blocks the signals of StopSignals. An error where the process may
+/// not have as many files open, or start as many threads, as a daemon needs. Call once, first thing
+/// after parsing and before any thread starts.
 absl::Status start_daemon(std::string_view name, const DaemonOptions& options);
 
 /// Logs a warning when `listen` (HOST:PORT) is reachable from other machines and there is neither

@@ -313,8 +313,11 @@ void ConnectionDoor::accept_some(int listener) {
 bool ConnectionDoor::has_room(const std::string& peer) {
   const auto room = [&] {
     const auto found = of_peer_.find(peer);
-    return open_.size() < limits_.connections &&
-           (found == of_peer_.end() || found->second < limits_.per_address);
+    if (found == of_peer_.end()) {
+      const std::size_t kept = std::min(limits_.kept_for_known, limits_.connections / 4);
+      return open_.size() < limits_.connections - kept;
+    }
+    return open_.size() < limits_.connections && found->second < limits_.per_address;
   };
   if (room()) return true;
   if (clock_.now() - looked_ < kLookInterval) return false;

@@ -35,6 +35,9 @@ struct DoorLimits {
   std::size_t connections = 8192;
   /// Connections of one address at a time.
   std::size_t per_address = 4096;
+  /// The last so many connections, a quarter at most, are for addresses that have one open already:
+  /// a node that is part of a job can always report its end, however many others try to come in.
+  std::size_t kept_for_known = 64;
   /// For the first bytes of a connection, where they are waited for.
   Milliseconds greeting{10000};
 };

@@ -18,8 +18,13 @@ namespace {
 
 constexpr std::chrono::seconds kPatience{20};
 
-Descriptor connect_to(int port) {
+/// `from`: an address of this machine.
+Descriptor connect_to(int port, const char* from = "127.0.0.1") {
   Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in own{};
+  own.sin_family = AF_INET;
+  EXPECT_EQ(::inet_pton(AF_INET, from, &own.sin_addr), 1);
+  EXPECT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&own), sizeof(own)), 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -63,7 +68,7 @@ class Door : public ::testing::Test {
         },
         [this](const std::string& peer, ConnectionDoor::Refusal refusal) {
           const std::lock_guard<std::mutex> lock(mutex_);
-          EXPECT_EQ(peer, "127.0.0.1");
+          EXPECT_TRUE(peer.starts_with("127.0.0.")) << peer;
           refusal_ = refusal;
           ++refused_;
           changed_.notify_all();
@@ -100,7 +105,7 @@ class Door : public ::testing::Test {
 };
 
 TEST_F(Door, HandsOverAsManyAsThereMayBeAndMoreOnceSomeHaveGone) {
-  open({.connections = 3, .per_address = 3});
+  open({.connections = 3, .per_address = 3, .kept_for_known = 0});
   std::vector<Descriptor> callers;
   for (int i = 0; i < 3; ++i) callers.push_back(connect_to(door_->port()));
   ASSERT_TRUE(wait_taken(3));
@@ -124,12 +129,28 @@ TEST_F(Door, HandsOverAsManyAsThereMayBeAndMoreOnceSomeHaveGone) {
 }
 
 TEST_F(Door, OneAddressDoesNotTakeAll) {
-  open({.connections = 10, .per_address = 2});
+  open({.connections = 10, .per_address = 2, .kept_for_known = 0});
   std::vector<Descriptor> callers;
   for (int i = 0; i < 2; ++i) callers.push_back(connect_to(door_->port()));
   ASSERT_TRUE(wait_taken(2));
   EXPECT_TRUE(is_closed(connect_to(door_->port())));
   EXPECT_TRUE(wait_refused(1));
+}
+
+// A node that reports the end of its job is let in when strangers have taken all the other places.
+TEST_F(Door, TheLastPlacesAreForAddressesThatHaveOneOpen) {
+  open({.connections = 4, .per_address = 4, .kept_for_known = 1});
+  const Descriptor node = connect_to(door_->port(), "127.0.0.1");
+  std::vector<Descriptor> strangers;
+  for (const char* from : {"127.0.0.2", "127.0.0.3"}) {
+    strangers.push_back(connect_to(door_->port(), from));
+  }
+  ASSERT_TRUE(wait_taken(3));
+  const Descriptor one_too_many = connect_to(door_->port(), "127.0.0.4");
+  EXPECT_TRUE(is_closed(one_too_many));
+  EXPECT_TRUE(wait_refused(1));
+  const Descriptor report = connect_to(door_->port(), "127.0.0.1");
+  EXPECT_TRUE(wait_taken(4));
 }
 
 TEST_F(Door, AFloodBeyondTheProcesssFilesDoesNotEndIt) {

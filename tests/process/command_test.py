@@ -330,6 +330,37 @@ class Launching(ProcessTest):
         self.assertIn(f"--exit-with-parent {gone.pid}: that process did not start this one, or has ended", daemon.log())
 
 
+class Limits(ProcessTest):
+    """What a process may not have is said at its start, not found out in the middle of a job."""
+
+    def test_too_few_files(self):
+        for name, options in (("coordinator", ["--state-dir", self.folder / "state"]),
+                              ("server", ["--coordinator", "127.0.0.1:9", "--data-dir", self.folder / "data"]),
+                              ("worker", ["--coordinator", "127.0.0.1:9", "--device", "cpu"])):
+            result = subprocess.run(["prlimit", "--nofile=24:24", BIN / f"poseidon-{name}", "--listen", "127.0.0.1:0", *options],
+                                    capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+            self.assertIn("may have 24 files open, and needs at least 128: raise the limit (ulimit -n;", result.stderr)
+
+    def test_too_few_threads(self):
+        """Root has no such limit."""
+        as_nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+        self.folder.chmod(0o777)
+        job = self.write_job(digits_job(iterations=2, test_every_iterations=0))
+        if os.geteuid() != 0 or subprocess.run([*as_nobody, BIN / "poseidon", "--version"], capture_output=True,
+                                               check=False).returncode != 0:
+            self.skipTest("SKIPPED: no other user can run the programs here")
+        for limit in (4, 22, 28, 60):
+            result = subprocess.run([*as_nobody, "prlimit", f"--nproc={limit}", BIN / "poseidon", "local", job, "--workers", "1",
+                                     "--servers", "1", "--run-dir", self.folder / "run"], capture_output=True, text=True,
+                                    timeout=60, check=False)
+            self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+            self.assertRegex(result.stderr, rf"poseidon local needs up to \d+ threads, and the system allows \d+ more .*"
+                                            rf"the user may have {limit} processes and threads \(ulimit -u\): raise that")
+        left = subprocess.run(["pgrep", "-u", "65534", "poseidon"], capture_output=True, text=True, check=False).stdout
+        self.assertEqual(left, "", "processes that nobody needs any more")
+
+
 class Plans(ProcessTest):
     """`plan` needs no cluster and no data."""
 
