@@ -294,7 +294,7 @@ void Submissions::on_closed() {
     MutexLock lock(context_.mutex);
     if (host_.job() != nullptr && host_.job()->ended()) {
       ended = report_.outcome();
-      watch_.count_end(host_.state() == JobState::kDone, host_.job()->was_stopped());
+      watch_.count_end(host_.state() == JobState::kDone, host_.job()->view().ending.was_stopped());
     }
   }
   // Only now, with all of its files complete, no later process has to continue it.

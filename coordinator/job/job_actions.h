@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "common/base/ids.h"
-#include "coordinator/job/calibration_run.h"
-#include "coordinator/job/checkpoint_commit.h"
-#include "coordinator/job/reports.h"
+#include "coordinator/job/checkpoints/checkpoint_commit.h"
+#include "coordinator/job/reports/calibration_run.h"
+#include "coordinator/job/reports/reports.h"
 #include "coordinator/members/membership.h"
 
 namespace poseidon {

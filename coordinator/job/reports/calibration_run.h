@@ -29,7 +29,7 @@
 #include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "common/plan/calibration.h"
-#include "coordinator/job/reports.h"
+#include "coordinator/job/reports/reports.h"
 #include "coordinator/members/membership.h"
 #include "coordinator/planning/planner.h"
 

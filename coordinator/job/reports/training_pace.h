@@ -9,7 +9,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/ids.h"
-#include "coordinator/job/reports.h"
+#include "coordinator/job/reports/reports.h"
 
 namespace poseidon {
 
