@@ -179,7 +179,7 @@ void StatusReport::fill_own_counters(v1::GetStatusResponse& out) const {
   if (!host_.job()) return;
   const JobRun& job = *host_.job();
   own.set_checkpoints_failed(own.checkpoints_failed() + job.counts().checkpoints_failed);
-  own.set_checkpoint_every(static_cast<std::uint64_t>(job.description().checkpoint_every));
+  own.set_checkpoint_every(static_cast<std::uint64_t>(job.description().checkpoints.every));
   if (const CheckpointManifest* newest = job.view().checkpoints.newest_usable()) {
     own.set_checkpoint_iteration(static_cast<std::uint64_t>(newest->iteration()));
     own.set_checkpoint_bytes(static_cast<std::uint64_t>(newest->bytes));
@@ -222,7 +222,7 @@ CoordinatorFigures StatusReport::figures(const std::set<NodeId>& silent_nodes) c
   const std::uint32_t asked = host_.job()->description().workers;
   job.begun_with = asked > 0 ? std::min(asked, host_.job()->view().staffing.begun_with())
                              : host_.job()->view().staffing.begun_with();
-  job.checkpoint_every = host_.job()->description().checkpoint_every;
+  job.checkpoint_every = host_.job()->description().checkpoints.every;
   job.checkpoints_kept = checkpoints.committed().size();
   if (host_.job()->view().run.plan && host_.job()->view().run.plan->prediction) {
     job.predicted_iteration_s = host_.job()->view().run.plan->prediction->iteration_s;

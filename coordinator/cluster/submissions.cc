@@ -321,10 +321,10 @@ JobDescription Submissions::describe(const v1::SubmitRequest& request, const Res
   description.learning_rate = resolved.learning_rate;
   description.job_json = request.job_json();
   description.run_directory = run_directory;
-  description.chunk_bytes = resolved.sync.largest_chunk_bytes();
-  description.keep_checkpoints = resolved.keep_checkpoints;
-  description.replicas = resolved.replicas;
-  description.checkpoint_every = resolved.checkpoint_every;
+  description.checkpoints.chunk_bytes = resolved.sync.largest_chunk_bytes();
+  description.checkpoints.keep = resolved.keep_checkpoints;
+  description.checkpoints.replicas = resolved.replicas;
+  description.checkpoints.every = resolved.checkpoint_every;
   description.test_every = resolved.test_every;
   description.replace_timeout = Milliseconds(resolved.replace_timeout_ms);
   description.replan = resolved.sync.replan;

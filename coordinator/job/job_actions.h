@@ -2,8 +2,8 @@
 
 // What a job wants to have done: sends, metrics lines, files, log. Pure values.
 //
-// Before: job_run.h decides. After: the cluster carries them out in their order
-// (coordinator/cluster/job_host.cc).
+// Called by: all parts of job_run.h; coordinator/cluster/job_host.cc carries the actions out in
+// their order. Calls: nothing.
 
 #include <cstdint>
 #include <optional>

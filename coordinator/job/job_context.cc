@@ -12,7 +12,7 @@ StaffingNeeds needs_of(const JobDescription& job) {
                       .servers = job.servers,
                       .min_workers = job.min_workers,
                       .max_workers = job.max_workers,
-                      .replicas = job.replicas};
+                      .replicas = job.checkpoints.replicas};
   if (job.with_workers) {
     needs.allows = [&job](std::uint32_t begun_with, std::uint32_t workers) {
       return job.with_workers(begun_with, workers).ok();
@@ -28,9 +28,9 @@ JobContext::JobContext(const JobRunOptions& the_options, JobDescription the_desc
     : options(the_options),
       description(std::move(the_description)),
       states(now),
-      checkpoints(options.checkpoints, description.keep_checkpoints, description.iterations,
+      checkpoints(options.checkpoints, description.checkpoints.keep, description.iterations,
                   description.committed),
-      source(checkpoints, description.checkpoint_every),
+      source(checkpoints, description.checkpoints.every),
       staffing(needs_of(description), options.mishaps, checkpoints) {
   POSEIDON_CHECK(description.iterations > 0 && description.batch_size > 0, "a checked job");
   POSEIDON_CHECK(

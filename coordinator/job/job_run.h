@@ -21,12 +21,12 @@
 //
 // Invariants
 //  1. Every state but done and failed has a deadline; what happens then names who did not answer.
-//  2. done and failed are final and are entered once. An epoch ends with one SendStop to each of
-//     its nodes that is still there.
+//  2. done and failed are final and are entered once (Ending::end). An epoch ends with one SendStop
+//     to each of its nodes that is still there.
 //  3. A message that does not fit (sender, epoch, state, iteration) changes nothing and yields one
 //     CountRefusal.
-//  4. Metrics lines come in the order of iterations, each exactly once; RollBackMetrics takes those
-//     back that the next epoch will write again.
+//  4. Metrics lines come in the order of iterations, each exactly once; RollBackMetrics removes
+//     those that the next epoch will write again.
 //  5. An epoch begins at an iteration whose metrics are complete, from one consistent state.
 
 #include <cstdint>

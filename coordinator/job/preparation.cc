@@ -25,7 +25,7 @@ void Preparation::begin(Nanoseconds now, JobActions& actions) {
   if (job_.staffing.begun_with() == 0) {
     job_.staffing.set_begun_with(workers);
     // Later, with fewer servers, there are fewer copies, and the run goes on.
-    if (const absl::Status copies = check_replicas(job.replicas, roster.servers.size());
+    if (const absl::Status copies = check_replicas(job.checkpoints.replicas, roster.servers.size());
         !copies.ok()) {
       job_.roster().clear();  // nobody has heard of the job
       ending_.fail(std::string(copies.message()), now, actions);

@@ -31,7 +31,8 @@ CheckpointManifest Saving::manifest_frame() const {
   for (const Participant& server : job_.roster().servers) {
     frame.stores.push_back(server.node.store_identity);
   }
-  frame.pieces = checkpoint_pieces(plan, job_.description.chunk_bytes, job_.description.replicas);
+  frame.pieces = checkpoint_pieces(plan, job_.description.checkpoints.chunk_bytes,
+                                   job_.description.checkpoints.replicas);
   frame.plan = pin_of(plan);
   frame.data = job_.data.identity();
   return frame;
@@ -129,7 +130,7 @@ bool Saving::is_open() const {
   // Without a server no checkpoint gets whole any more.
   if (std::ranges::any_of(job_.roster().servers, is_lost)) return false;
   if (job_.checkpoints.any_in_the_making()) return true;
-  const Iteration every = job_.description.checkpoint_every;
+  const Iteration every = job_.description.checkpoints.every;
   if (every == 0) return false;
   Iteration due = job_.description.iterations / every * every;
   for (int i = 0; i < kMostUnderWay && due > job_.run->first_iteration; ++i, due -= every) {

@@ -25,7 +25,7 @@ void forget_oldest(Container& container) {
 CheckpointCommit::CheckpointCommit(CheckpointCommitOptions options, std::int64_t keep,
                                    Iteration last_iteration,
                                    std::vector<CheckpointManifest> committed)
-    : options_(options), keep_(keep), last_iteration_(last_iteration), lead_(options.lead) {
+    : options_(options), keep_(keep), last_iteration_(last_iteration) {
   POSEIDON_CHECK(keep_ >= 1, "at least the newest checkpoint is kept");
   for (CheckpointManifest& manifest : committed) {
     committed_.emplace(manifest.snapshot, std::move(manifest));
@@ -38,52 +38,49 @@ CheckpointActions CheckpointCommit::begin_epoch(Epoch epoch, Iteration first_ite
   CheckpointActions actions;
   // Manifests that are being written stay: their parts are sealed, whatever the epoch.
   std::vector<Iteration> open;
-  for (const auto& [iteration, making] : making_) {
+  for (const auto& [iteration, making] : epoch_.making) {
     if (!making.writing) open.push_back(iteration);
   }
   for (const Iteration iteration : open) {
     // Which is no failure of any disk, and is told as what it is.
     give_up(iteration, "the epoch ended before it was whole", actions, /*has_failed=*/false);
   }
-  making_.clear();
-  given_up_.clear();
-  losses_.clear();
   asked_.reset();
   asks_again_.reset();
-  lead_ = options_.lead;
   needed_.reset();
   // What the epoch before has told may still wait for the disk; lines come in their order.
-  told_ = epoch_ == Epoch(0) ? first_iteration : std::min(told_, first_iteration);
-  epoch_ = epoch;
-  first_iteration_ = first_iteration;
-  furthest_ = first_iteration;
-  settled_.clear();
-  settled_until_ = first_iteration;
+  told_ = epoch_.id == Epoch(0) ? first_iteration : std::min(told_, first_iteration);
+  epoch_ = {.id = epoch,
+            .frame = std::move(frame),
+            .iteration_samples = iteration_samples,
+            .first_iteration = first_iteration,
+            .furthest = first_iteration,
+            .settled_until = first_iteration,
+            .lead = options_.lead};
   // By an earlier coordinator, in the same epoch.
   for (const auto& [snapshot, manifest] : committed_) {
     if (snapshot_epoch(snapshot) != epoch) continue;
-    settled_until_ = std::max(settled_until_, manifest.iteration());
+    epoch_.settled_until = std::max(epoch_.settled_until, manifest.iteration());
   }
-  frame_ = std::move(frame);
-  iteration_samples_ = iteration_samples;
-  in_use_ = stores_in_use(frame_);
-  stores_needed_ = static_cast<std::size_t>(std::count(in_use_.begin(), in_use_.end(), true));
+  epoch_.in_use = stores_in_use(epoch_.frame);
+  epoch_.stores_needed =
+      static_cast<std::size_t>(std::count(epoch_.in_use.begin(), epoch_.in_use.end(), true));
   return actions;
 }
 
 void CheckpointCommit::give_up(Iteration iteration, const std::string& reason,
                                CheckpointActions& actions, bool has_failed) {
-  const SnapshotId snapshot = snapshot_id(epoch_, iteration);
-  making_.erase(iteration);
-  given_up_.insert(iteration);
-  forget_oldest(given_up_);
+  const SnapshotId snapshot = snapshot_id(epoch_.id, iteration);
+  epoch_.making.erase(iteration);
+  epoch_.given_up.insert(iteration);
+  forget_oldest(epoch_.given_up);
   if (asked_ == iteration) {
     asked_.reset();
     asks_again_.reset();
   }
   last_ = {.snapshot = snapshot, .committed = false, .reason = reason};
   if (has_failed) ++failures_;
-  actions.emplace_back(ForgetParts{.snapshot = snapshot, .stores = frame_.stores});
+  actions.emplace_back(ForgetParts{.snapshot = snapshot, .stores = epoch_.frame.stores});
   actions.emplace_back(CheckpointLog{
       .alarm = has_failed,
       .text = absl::StrCat(
@@ -98,16 +95,17 @@ CheckpointActions CheckpointCommit::on_report(const Report& report, std::int64_t
                                               Nanoseconds now) {
   CheckpointActions actions;
   const Iteration iteration = report.iteration;
-  const SnapshotId snapshot = snapshot_id(epoch_, iteration);
+  const SnapshotId snapshot = snapshot_id(epoch_.id, iteration);
   // All servers have it. What is said of it now is said again, or by who missed an answer.
   if (committed_.contains(snapshot) || writing_.contains(snapshot)) return actions;
   // They had it: `keep` has removed it meanwhile. What somebody waits for is another matter.
-  const bool was_committed = settled_.contains(iteration) || iteration <= settled_until_;
+  const bool was_committed =
+      epoch_.settled.contains(iteration) || iteration <= epoch_.settled_until;
   if (!report.stored && was_committed && asked_ != iteration) return actions;
   // A part of what was given up meanwhile: it has been told to forget it, or will be now.
-  if (given_up_.contains(iteration)) {
+  if (epoch_.given_up.contains(iteration)) {
     if (report.stored) {
-      actions.emplace_back(ForgetParts{.snapshot = snapshot, .stores = frame_.stores});
+      actions.emplace_back(ForgetParts{.snapshot = snapshot, .stores = epoch_.frame.stores});
     }
     return actions;
   }
@@ -118,31 +116,32 @@ CheckpointActions CheckpointCommit::on_report(const Report& report, std::int64_t
       give_up(iteration, absl::StrCat(report.who, ": ", report.reason), actions);
       return actions;
     }
-    making_.erase(iteration);
-    given_up_.insert(iteration);
-    actions.emplace_back(ForgetParts{.snapshot = snapshot, .stores = frame_.stores});
+    epoch_.making.erase(iteration);
+    epoch_.given_up.insert(iteration);
+    actions.emplace_back(ForgetParts{.snapshot = snapshot, .stores = epoch_.frame.stores});
     if (is_busy) {
       asks_again_ = now + options_.busy_pause;
     } else {
-      lead_ = std::min(lead_ * 2, kMaxLead);
+      epoch_.lead = std::min(epoch_.lead * 2, kMaxLead);
       ask_further(now, actions);
     }
     return actions;
   }
-  if (!report.server || !in_use_[report.server->value()]) return actions;
-  Making& making = making_[iteration];
+  if (!report.server || !epoch_.in_use[report.server->value()]) return actions;
+  Making& making = epoch_.making[iteration];
   if (making.stored.empty()) making.begun = now;
   if (!making.stored.insert(*report.server).second) return actions;
   making.bytes += report.bytes;
   making.seconds = std::max(making.seconds, report.seconds);
-  if (making.stored.size() < stores_needed_) return actions;
+  if (making.stored.size() < epoch_.stores_needed) return actions;
   making.writing = true;
-  CheckpointManifest manifest = frame_;
+  CheckpointManifest manifest = epoch_.frame;
   manifest.snapshot = snapshot;
-  manifest.samples += static_cast<std::uint64_t>(iteration - first_iteration_) * iteration_samples_;
+  manifest.samples +=
+      static_cast<std::uint64_t>(iteration - epoch_.first_iteration) * epoch_.iteration_samples;
   manifest.bytes = making.bytes;
   manifest.time_unix_s = now_unix_s;
-  if (const auto loss = losses_.find(iteration - 1); loss != losses_.end()) {
+  if (const auto loss = epoch_.losses.find(iteration - 1); loss != epoch_.losses.end()) {
     manifest.loss = loss->second;
   }
   writing_.emplace(snapshot, manifest);
@@ -155,8 +154,8 @@ absl::StatusOr<CheckpointActions> CheckpointCommit::ask(Iteration completed, Nan
     return absl::FailedPreconditionError(
         absl::StrCat("a checkpoint at iteration ", *asked_, " is asked for already"));
   }
-  furthest_ = std::max(furthest_, completed);
-  lead_ = options_.lead;
+  epoch_.furthest = std::max(epoch_.furthest, completed);
+  epoch_.lead = options_.lead;
   asked_since_ = now;
   asked_is_held_ = false;
   CheckpointActions actions;
@@ -168,17 +167,17 @@ CheckpointActions CheckpointCommit::ask_held(Iteration version, Nanoseconds now)
   CheckpointActions actions;
   if (asked_ && *asked_ != version) {
     // Training will not get there. Its parts, if it has any, go with the epoch.
-    given_up_.insert(*asked_);
-    making_.erase(*asked_);
+    epoch_.given_up.insert(*asked_);
+    epoch_.making.erase(*asked_);
   }
   asked_ = version;
   asked_is_held_ = true;
   asks_again_.reset();
-  if (given_up_.contains(version)) {
+  if (epoch_.given_up.contains(version)) {
     give_up(version, "an earlier attempt at this iteration has failed", actions);
     return actions;
   }
-  Making& making = making_[version];
+  Making& making = epoch_.making[version];
   if (making.writing) return actions;
   making.begun = now;
   actions.emplace_back(AskForCheckpoint{version});
@@ -192,34 +191,34 @@ void CheckpointCommit::ask_further(Nanoseconds now, CheckpointActions& actions) 
     give_up(*asked_, "training reached its last iteration before the nodes heard of it", actions);
     return;
   }
-  asked_ = std::min(std::max(least, furthest_ + lead_), last_iteration_);
-  while (given_up_.contains(*asked_) && *asked_ < last_iteration_) ++*asked_;
-  if (given_up_.contains(*asked_)) {
+  asked_ = std::min(std::max(least, epoch_.furthest + epoch_.lead), last_iteration_);
+  while (epoch_.given_up.contains(*asked_) && *asked_ < last_iteration_) ++*asked_;
+  if (epoch_.given_up.contains(*asked_)) {
     give_up(*asked_, "no iteration is left but the last, whose checkpoint has failed", actions);
     return;
   }
-  const SnapshotId snapshot = snapshot_id(epoch_, *asked_);
+  const SnapshotId snapshot = snapshot_id(epoch_.id, *asked_);
   if (writing_.contains(snapshot)) return;
   if (committed_.contains(snapshot)) {  // training is further than its reports: here it is
     last_ = {.snapshot = snapshot, .committed = true, .reason = ""};
     asked_.reset();
     return;
   }
-  making_[*asked_].begun = now;
+  epoch_.making[*asked_].begun = now;
   actions.emplace_back(AskForCheckpoint{*asked_});
 }
 
 void CheckpointCommit::on_loss(Iteration iteration, double loss) {
-  furthest_ = std::max(furthest_, iteration + 1);
-  losses_[iteration] = loss;
-  forget_oldest(losses_);
+  epoch_.furthest = std::max(epoch_.furthest, iteration + 1);
+  epoch_.losses[iteration] = loss;
+  forget_oldest(epoch_.losses);
 }
 
 CheckpointActions CheckpointCommit::on_told(SnapshotId version) {
   CheckpointActions actions;
-  if (snapshot_epoch(version) != epoch_) return actions;
+  if (snapshot_epoch(version) != epoch_.id) return actions;
   told_ = std::max(told_, snapshot_iteration(version));
-  furthest_ = std::max(furthest_, told_);
+  epoch_.furthest = std::max(epoch_.furthest, told_);
   drop_oldest(actions);
   return actions;
 }
@@ -237,7 +236,7 @@ CheckpointActions CheckpointCommit::on_manifest_written(SnapshotId snapshot,
   CheckpointActions actions;
   auto written = writing_.extract(snapshot);
   if (written.empty()) return actions;
-  const bool of_this_epoch = snapshot_epoch(snapshot) == epoch_;
+  const bool of_this_epoch = snapshot_epoch(snapshot) == epoch_.id;
   const Iteration iteration = snapshot_iteration(snapshot);
   if (!status.ok()) {
     abandoned_.erase(snapshot);
@@ -249,12 +248,12 @@ CheckpointActions CheckpointCommit::on_manifest_written(SnapshotId snapshot,
     return actions;
   }
   if (of_this_epoch) {
-    if (const auto made = making_.find(iteration); made != making_.end()) {
+    if (const auto made = epoch_.making.find(iteration); made != epoch_.making.end()) {
       slowest_seconds_ = made->second.seconds;
-      making_.erase(made);
+      epoch_.making.erase(made);
     }
-    settled_.insert(iteration);
-    forget_oldest(settled_);
+    epoch_.settled.insert(iteration);
+    forget_oldest(epoch_.settled);
     if (asked_ == iteration) asked_.reset();
   }
   last_ = {.snapshot = snapshot, .committed = true, .reason = ""};
@@ -276,7 +275,7 @@ std::optional<SnapshotId> CheckpointCommit::newest_until(Iteration limit) const 
   for (const auto& [snapshot, manifest] : committed_) {  // oldest first
     const Iteration iteration = manifest.iteration();
     if (!is_usable(snapshot) || iteration > limit) continue;
-    if (snapshot_epoch(snapshot) == epoch_) {
+    if (snapshot_epoch(snapshot) == epoch_.id) {
       own = snapshot;
     } else if (!earlier || iteration >= snapshot_iteration(*earlier)) {
       earlier = snapshot;
@@ -289,7 +288,7 @@ std::optional<SnapshotId> CheckpointCommit::newest_until(Iteration limit) const 
 /// another process, to which those lines do not exist that are not on disk.
 std::set<SnapshotId> CheckpointCommit::fallbacks() const {
   std::set<SnapshotId> kept;
-  for (const auto& snapshot : {newest_until(told_), newest_until(furthest_), needed_}) {
+  for (const auto& snapshot : {newest_until(told_), newest_until(epoch_.furthest), needed_}) {
     if (snapshot) kept.insert(*snapshot);
   }
   return kept;
@@ -309,7 +308,7 @@ void CheckpointCommit::drop_oldest(CheckpointActions& actions) {
     const auto oldest = committed_.find(snapshot);
     if (kept.contains(oldest->first) || oldest->first == newest()->snapshot) continue;
     auto dropped = committed_.extract(oldest);
-    if (dropped.mapped().job_id != frame_.job_id) continue;
+    if (dropped.mapped().job_id != epoch_.frame.job_id) continue;
     actions.emplace_back(RemoveManifest{dropped.mapped()});
     removing_.emplace(dropped.key(), std::move(dropped.mapped()));
   }
@@ -337,30 +336,30 @@ CheckpointActions CheckpointCommit::on_manifest_removed(SnapshotId snapshot,
 
 std::optional<Iteration> CheckpointCommit::awaited_from(std::optional<ServerIndex> server) const {
   if (!asked_ || asks_again_) return std::nullopt;
-  const auto making = making_.find(*asked_);
-  if (making == making_.end()) return asked_;
+  const auto making = epoch_.making.find(*asked_);
+  if (making == epoch_.making.end()) return asked_;
   const bool has_it = server && making->second.stored.contains(*server);
   return making->second.writing || has_it ? std::nullopt : asked_;
 }
 
 std::optional<Iteration> CheckpointCommit::in_the_making() const {
-  if (making_.empty()) return asked_;
-  return std::max(making_.rbegin()->first, asked_.value_or(0));
+  if (epoch_.making.empty()) return asked_;
+  return std::max(epoch_.making.rbegin()->first, asked_.value_or(0));
 }
 
 CheckpointActions CheckpointCommit::tick(Nanoseconds now) {
   CheckpointActions actions;
   if (asks_again_ && now >= *asks_again_) ask_further(now, actions);
   std::vector<Iteration> late;
-  for (auto& [iteration, making] : making_) {
+  for (auto& [iteration, making] : epoch_.making) {
     // One that is asked for waits for training to get there first, however long that takes.
-    if (making.stored.empty() && furthest_ < iteration) making.begun = now;
+    if (making.stored.empty() && epoch_.furthest < iteration) making.begun = now;
     if (!making.writing && now - making.begun > options_.timeout) late.push_back(iteration);
   }
   for (const Iteration iteration : late) {
     std::vector<std::string> missing;
-    for (std::uint32_t s = 0; s < frame_.stores.size(); ++s) {
-      if (in_use_[s] && !making_[iteration].stored.contains(ServerIndex(s))) {
+    for (std::uint32_t s = 0; s < epoch_.frame.stores.size(); ++s) {
+      if (epoch_.in_use[s] && !epoch_.making[iteration].stored.contains(ServerIndex(s))) {
         missing.push_back(absl::StrCat("server ", s));
       }
     }

@@ -8,7 +8,8 @@
 // written. The checkpoint exists from the moment that the manifest is on disk, and not before:
 // until then, and after it has been taken away, parts in the stores are rubbish that nobody reads.
 //
-// Before: cluster.h checked who reports. After: cluster.h sends and writes.
+// Called by: coordinator/job/saving.h, with reports of nodes and answers of the disk; it carries
+// out the actions. epoch_source.h chooses among the committed ones. Calls: nothing.
 //
 // Invariants
 //  1. A manifest is written only when all servers of its epoch have sealed that version.
@@ -83,7 +84,7 @@ class CheckpointCommit {
                    std::vector<CheckpointManifest> committed);
 
   /// What the epoch trains on, known when its workers are ready: for its checkpoints to say.
-  void set_data(const std::optional<DataIdentity>& data) { frame_.data = data; }
+  void set_data(const std::optional<DataIdentity>& data) { epoch_.frame.data = data; }
 
   /// A new epoch begins at `first_iteration`; what was in the making is given up. `frame` is a
   /// manifest but for snapshot, loss, time and bytes; its stores are the epoch's servers, and its
@@ -160,7 +161,8 @@ class CheckpointCommit {
   std::optional<Iteration> awaited_from(std::optional<ServerIndex> server) const;
   /// Extends the deadlines of parts by `duration`, during which the coordinator could not receive.
   void extend_deadlines(Nanoseconds duration, Nanoseconds now) {
-    for (auto& [iteration, making] : making_) making.begun = std::min(making.begun + duration, now);
+    for (auto& [iteration, making] : epoch_.making)
+      making.begun = std::min(making.begun + duration, now);
     asked_since_ = std::min(asked_since_ + duration, now);
   }
   /// The newest version of this epoch that is begun or asked for, and neither committed nor failed.
@@ -172,11 +174,11 @@ class CheckpointCommit {
   std::optional<double> slowest_seconds() const { return slowest_seconds_; }
   /// Whether this version of this epoch is committed or has failed. One of the last 1024.
   bool is_settled(Iteration iteration) const {
-    return iteration <= settled_until_ || settled_.contains(iteration) ||
-           given_up_.contains(iteration);
+    return iteration <= epoch_.settled_until || epoch_.settled.contains(iteration) ||
+           epoch_.given_up.contains(iteration);
   }
   /// Some server has its part of a version that is not settled, or nodes are asked for one.
-  bool any_in_the_making() const { return !making_.empty(); }
+  bool any_in_the_making() const { return !epoch_.making.empty(); }
 
  private:
   struct Making {
@@ -185,6 +187,22 @@ class CheckpointCommit {
     double seconds = 0.0;  ///< of the slowest
     Nanoseconds begun{0};
     bool writing = false;  ///< its manifest
+  };
+  /// What is known of the present epoch; begin_epoch puts another one in its place.
+  struct OfEpoch {
+    Epoch id;
+    CheckpointManifest frame;
+    std::uint64_t iteration_samples = 0;
+    Iteration first_iteration = 0;
+    Iteration furthest = 0;       ///< all before it have been told of by all workers
+    Iteration settled_until = 0;  ///< where the epoch began, or this process took it over
+    Iteration lead = 0;        ///< how far ahead of the furthest report the next one is asked for
+    std::vector<bool> in_use;  ///< by ServerIndex: has pieces to store
+    std::size_t stores_needed = 0;
+    std::map<Iteration, Making> making;
+    std::set<Iteration> given_up;        ///< the last few
+    std::set<Iteration> settled;         ///< committed; the last few
+    std::map<Iteration, double> losses;  ///< the last few
   };
 
   void give_up(Iteration iteration, const std::string& reason, CheckpointActions& actions,
@@ -197,24 +215,12 @@ class CheckpointCommit {
   const CheckpointCommitOptions options_;
   const std::int64_t keep_;
   const Iteration last_iteration_;
-  Epoch epoch_;
-  Iteration first_iteration_ = 0;
-  Iteration furthest_ = 0;  ///< all before it have been told of by all workers
-  Iteration told_ = 0;      ///< all before it are in metrics.jsonl
-  CheckpointManifest frame_;
-  std::uint64_t iteration_samples_ = 0;
-  std::vector<bool> in_use_;  ///< by ServerIndex: has pieces to store
-  std::size_t stores_needed_ = 0;
-  std::map<Iteration, Making> making_;
-  std::set<Iteration> given_up_;        ///< of this epoch; the last few
-  std::set<Iteration> settled_;         ///< committed in this epoch; the last few
-  Iteration settled_until_ = 0;         ///< where the epoch began, or this process took it over
-  std::map<Iteration, double> losses_;  ///< the last few
+  OfEpoch epoch_;
+  Iteration told_ = 0;  ///< all before it are in metrics.jsonl
   std::optional<Iteration> asked_;
   Nanoseconds asked_since_{0};
   bool asked_is_held_ = false;             ///< training stands still: no later one will do
   std::optional<Nanoseconds> asks_again_;  ///< when: its nodes were busy
-  Iteration lead_ = 0;
   std::map<SnapshotId, CheckpointManifest> committed_;
   std::set<SnapshotId> abandoned_;
   std::set<SnapshotId> unreadable_;

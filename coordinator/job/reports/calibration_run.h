@@ -2,8 +2,9 @@
 
 // The measurement before a job's plan, as a pure state machine: answers in, tasks out.
 //
-// Before: job_run.h has chosen the nodes. After: it plans with the calibration, or without one when
-// there is none to be had.
+// Called by: coordinator/job/preparation.h, when an epoch's nodes are chosen; it plans with the
+// calibration, or without one when this could not get any.
+// Calls: nothing.
 //
 // Steps, one after the other, each with a deadline
 //  1. Every worker computes, all at the same time, as they will train: those that share a machine

@@ -2,8 +2,8 @@
 
 // Keeps a job from recovering for ever: counts the recoveries that got it nowhere. Pure.
 //
-// Before: job_run.h recovers from a loss, or has finished an iteration. After: it ends the job that
-// has recovered too often.
+// Called by: coordinator/job/recovery.h, at each loss and each new iteration; it ends the job that
+// has recovered too often. Calls: nothing.
 
 #include <optional>
 #include <string>

@@ -1,7 +1,9 @@
 #pragma once
 
 // Combines what the workers report into what the job reports. Pure.
-// Before: job_run checked epoch, state and sender. After: job_run writes metrics lines.
+//
+// Called by: coordinator/job/training.h, when epoch, state and sender are checked; it writes
+// metrics lines. Calls: nothing.
 
 #include <algorithm>
 #include <cstdint>

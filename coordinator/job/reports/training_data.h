@@ -1,11 +1,13 @@
 #pragma once
 
 // What a run trains on. A sample has one place in the run (docs/sampling.md): a worker that has
-// found other data than the first one cannot train with it. A checkpoint may be gone on from with
-// other data, if people wish; they hear of it. Pure.
+// found other data than the first one cannot train with it. A run may continue a checkpoint with
+// other data, if people wish; the log says so. Pure.
 //
-// Before: workers say what is at the place that the job names (common/job/data_identity.h). After:
-// job_run.h takes a worker in or not, and checkpoints say what was trained on.
+// Called by: coordinator/job/preparation.h, with what workers found at the place that the job names
+// (common/job/data_identity.h); it takes a worker in or not. saving.h writes the identity into
+// checkpoints.
+// Calls: nothing.
 
 #include <optional>
 #include <string>

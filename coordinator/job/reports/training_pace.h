@@ -2,8 +2,9 @@
 
 // How long a job has trained, and how fast. Pure.
 //
-// Before: job_run.h hears of iterations, perhaps of many at once that were made while it was away.
-// After: metrics.jsonl, and whoever asks for the status.
+// Called by: coordinator/job/training.h, with iterations, perhaps many at once that were made while
+// the coordinator was away; metrics.jsonl and the status show the result.
+// Calls: reports.h.
 
 #include <optional>
 

@@ -2,7 +2,7 @@
 
 // A node's part in a job, what a halted node holds, and how messages name a node. Plain values.
 //
-// Called by: all files of job_run.h, and recovery.h.
+// Called by: roster.h, and all parts of coordinator/job/job_run.h.
 // Calls: nothing.
 
 #include <algorithm>
@@ -47,7 +47,7 @@ struct Participant {
   bool is_new = false;        ///< came when the job had begun, and was never ready yet
   bool is_untried = false;    ///< ... and it has not yet completed a new iteration
   bool is_cut_off = false;    ///< lost because others do not reach it: nobody waits for its data
-  std::uint64_t batches = 0;  ///< a worker's; see JobRun::on_batches
+  std::uint64_t batches = 0;  ///< a worker's; see Training::on_batches
   /// A worker's: reports before this one it had made before it came back.
   Iteration kept_until = 0;
 };

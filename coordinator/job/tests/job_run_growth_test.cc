@@ -73,7 +73,7 @@ class LateGrowthTest : public RecoveryTest {
   /// A checkpoint at 5 is asked for, from which to go on with the new worker.
   void train_to_the_end_while_another_comes() {
     JobDescription d = elastic(60);
-    d.checkpoint_every = kIterations;
+    d.checkpoints.every = kIterations;
     begin(d);
     train(0, 3);
     join(node(103), 4);
@@ -105,7 +105,7 @@ TEST_F(LateGrowthTest, ARunThatIsAllButOverDoesNotGoBackForOthers) {
 TEST_F(RecoveryTest, SecondCopiesWaitForASecondServer) {
   JobDescription d = description();
   d.servers = 0;
-  d.replicas = 2;
+  d.checkpoints.replicas = 2;
   members_ = {node(1), node(101), node(102)};
   job_.emplace(JobRunOptions{}, d, at(0));
   members_now(1);

@@ -159,7 +159,7 @@ TEST_F(RestoreTest, AnUnreadableSourceSaysThatThereMayBeOthers) {
 
 TEST_F(RecoveryTest, AJobIsDoneWhenItsLastCheckpointIs) {
   JobDescription d = description();
-  d.checkpoint_every = 4;
+  d.checkpoints.every = 4;
   begin(d);
   train(0, kIterations);
   for (const Participant& w : job_->view().roster.workers)
@@ -177,7 +177,7 @@ TEST_F(RecoveryTest, AJobIsDoneWhenItsLastCheckpointIs) {
 
 TEST_F(RecoveryTest, AJobIsDoneWhenTheCheckpointsThatWereDueAre) {
   JobDescription d = description();
-  d.checkpoint_every = 5;
+  d.checkpoints.every = 5;
   begin(d);
   train(0, kIterations);
   for (const Participant& w : job_->view().roster.workers)
@@ -195,7 +195,7 @@ TEST_F(RecoveryTest, AJobIsDoneWhenTheCheckpointsThatWereDueAre) {
 TEST_F(RecoveryTest, ALastCheckpointThatNeverComesIsNotWaitedForForEver) {
   for (const bool lose_server : {false, true}) {
     JobDescription d = description();
-    d.checkpoint_every = 4;
+    d.checkpoints.every = 4;
     begin(d);
     train(0, kIterations);
     for (const Participant& w : job_->view().roster.workers)

@@ -245,7 +245,7 @@ TEST_F(StopTest, AJobThatHasAllItsIterationsBecomesDone) {
 
 TEST_F(StopTest, SoDoesOneOfWhichOnlyTheLastCheckpointIsMissing) {
   JobDescription d = description();
-  d.checkpoint_every = kIterations;
+  d.checkpoints.every = kIterations;
   begin(d);
   train(0, kIterations);
   for (const Participant& w : job_->view().roster.workers)
@@ -258,7 +258,7 @@ TEST_F(StopTest, SoDoesOneOfWhichOnlyTheLastCheckpointIsMissing) {
 
 TEST_F(StopTest, WithoutItsModelThereIsTheCheckpointOfItsEnd) {
   JobDescription d = description();
-  d.checkpoint_every = kIterations;
+  d.checkpoints.every = kIterations;
   begin(d);
   train(0, kIterations);
   commit(kIterations, 4);
