@@ -157,23 +157,24 @@ void JobHost::apply_one(const JobAction& action) {
 
 void JobHost::send_assignment(const SendAssignment& assignment) {
   checkpoints_.on_epoch_begun(job_->epoch());
+  const JobView view = job_->view();
+  const Plan& plan = *view.run.plan;
   v1::CoordinatorMessage message;
   v1::Assignment& assign = *message.mutable_assign();
-  *assign.mutable_plan() = plan_to_message(*job_->view().run.plan);
-  assign.set_job_json(job_->view().run.elastic.job_json);
+  *assign.mutable_plan() = plan_to_message(plan);
+  assign.set_job_json(view.run.elastic.job_json);
   assign.set_index(assignment.index);
   assign.set_job_id(job_->description().id);
   const NodeInfo* node = membership_.find(assignment.node);
   if (node == nullptr) return;  // it has left, which the job is told, too
   const bool is_server = node->role == NodeRole::kServer;
-  const Plan& plan = *job_->view().run.plan;
   *assign.mutable_proofs() =
       is_server ? proofs_.for_server(plan.epoch, plan.workers(), plan.servers(), assignment.index)
                 : proofs_.for_worker(plan.epoch, plan.workers(), plan.servers(), assignment.index);
   // Epochs that are over have no checkpoints in progress: their incomplete parts are removed.
   if (is_server) checkpoints_.send_keep(*node, active_epoch());
-  if (const CheckpointManifest* source = job_->view().source.manifest()) {
-    *assign.mutable_restore() = restore_to_message(*source, job_->view().source.addresses());
+  if (const CheckpointManifest* source = view.source.manifest()) {
+    *assign.mutable_restore() = restore_to_message(*source, view.source.addresses());
   }
   streams_.send(assignment.node, message);
 }

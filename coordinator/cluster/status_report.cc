@@ -13,6 +13,7 @@ namespace poseidon {
 
 void StatusReport::fill_job(v1::GetStatusResponse& out) const {
   const JobDescription& description = host_.job()->description();
+  const JobView view = host_.job()->view();
   const JobProgress progress = host_.job()->progress(context_.now());
   out.set_job(description.name);
   out.set_job_id(description.id);
@@ -33,7 +34,7 @@ void StatusReport::fill_job(v1::GetStatusResponse& out) const {
   out.set_iteration(static_cast<std::uint64_t>(progress.completed));
   out.set_iterations(static_cast<std::uint64_t>(description.iterations));
   out.set_epoch(host_.job()->epoch().value());
-  out.set_unsaved(host_.job()->view().ending.ended_unsaved());
+  out.set_unsaved(view.ending.ended_unsaved());
   if (progress.loss) out.set_loss(*progress.loss);
   out.set_images_per_s(progress.images_per_s);
   if (progress.test) {
@@ -45,15 +46,15 @@ void StatusReport::fill_job(v1::GetStatusResponse& out) const {
   out.set_iterated_seconds(progress.iterated_seconds);
   out.set_training_from(static_cast<std::uint64_t>(progress.training_from));
   out.set_run_directory(output_.files().path().string());
-  out.set_plan_basis(host_.job()->view().run.plan_basis);
-  out.set_recommendation(host_.job()->view().run.recommendation);
-  if (host_.job()->view().run.plan && host_.job()->view().run.plan->prediction) {
-    out.set_predicted_iteration_seconds(host_.job()->view().run.plan->prediction->iteration_s);
+  out.set_plan_basis(view.run.plan_basis);
+  out.set_recommendation(view.run.recommendation);
+  if (view.run.plan && view.run.plan->prediction) {
+    out.set_predicted_iteration_seconds(view.run.plan->prediction->iteration_s);
   }
   if (progress.images_per_s > 0.0) {
-    out.set_measured_iteration_seconds(
-        static_cast<double>(host_.job()->view().roster.workers.size()) *
-        static_cast<double>(host_.job()->view().run.elastic.batch_size) / progress.images_per_s);
+    out.set_measured_iteration_seconds(static_cast<double>(view.roster.workers.size()) *
+                                       static_cast<double>(view.run.elastic.batch_size) /
+                                       progress.images_per_s);
   }
 }
 
@@ -123,13 +124,13 @@ void StatusReport::fill_nodes(v1::GetStatusResponse& out,
 }
 
 void StatusReport::fill_layers(v1::GetStatusResponse& out) const {
-  std::vector<std::map<std::uint32_t, std::uint32_t>> chunks(
-      host_.job()->view().run.plan->layers.size());
-  for (const PlanChunk& chunk : host_.job()->view().run.plan->chunks) {
+  const Plan& plan = *host_.job()->view().run.plan;
+  std::vector<std::map<std::uint32_t, std::uint32_t>> chunks(plan.layers.size());
+  for (const PlanChunk& chunk : plan.chunks) {
     ++chunks[chunk.layer.value()][chunk.server.value()];
   }
   std::uint32_t index = 0;
-  for (const PlanLayer& layer : host_.job()->view().run.plan->layers) {
+  for (const PlanLayer& layer : plan.layers) {
     const LayerRates rates = watch_.layer_rates(LayerIndex(index), traffic_until());
     v1::LayerStatus* status = out.add_layers();
     status->set_name(layer.name);
@@ -145,8 +146,8 @@ void StatusReport::fill_layers(v1::GetStatusResponse& out) const {
       seconds->set_backward(backward);
       seconds->set_sync(sync);
     };
-    if (layer.prediction && host_.job()->view().run.plan->calibration) {
-      const LayerTimes& times = host_.job()->view().run.plan->calibration->layers[index];
+    if (layer.prediction && plan.calibration) {
+      const LayerTimes& times = plan.calibration->layers[index];
       fill(status->mutable_predicted(), times.forward_s, times.backward_s,
            layer.prediction->sync_s);
     }
@@ -207,25 +208,27 @@ CoordinatorFigures StatusReport::figures(const std::set<NodeId>& silent_nodes) c
   figures.refusals = watch_.refusals().own();
   if (!host_.job()) return figures;
   figures.counts.jobs += host_.job()->counts();
+  const JobView view = host_.job()->view();
   JobFigures& job = figures.job.emplace();
-  const CheckpointCommit& checkpoints = host_.job()->view().checkpoints;
+  const CheckpointCommit& checkpoints = view.checkpoints;
   job.id = host_.job()->description().id;
   job.state = job_state_name(host_.state());
   job.iterations = host_.job()->description().iterations;
   job.progress = host_.job()->progress(context_.now());
   if (host_.job()->ended()) job.progress.images_per_s = 0.0;  // its outcome is in its status
   job.epoch = host_.job()->epoch();
-  job.workers = static_cast<std::size_t>(std::ranges::count_if(
-      host_.job()->view().roster.workers,
-      [](const Participant& p) { return p.state != ParticipantState::kLost; }));
+  job.workers =
+      static_cast<std::size_t>(std::ranges::count_if(view.roster.workers, [](const Participant& p) {
+        return p.state != ParticipantState::kLost;
+      }));
   // An operator who restores it may ask for fewer than it ever had.
   const std::uint32_t asked = host_.job()->description().workers;
-  job.begun_with = asked > 0 ? std::min(asked, host_.job()->view().staffing.begun_with())
-                             : host_.job()->view().staffing.begun_with();
+  job.begun_with =
+      asked > 0 ? std::min(asked, view.staffing.begun_with()) : view.staffing.begun_with();
   job.checkpoint_every = host_.job()->description().checkpoints.every;
   job.checkpoints_kept = checkpoints.committed().size();
-  if (host_.job()->view().run.plan && host_.job()->view().run.plan->prediction) {
-    job.predicted_iteration_s = host_.job()->view().run.plan->prediction->iteration_s;
+  if (view.run.plan && view.run.plan->prediction) {
+    job.predicted_iteration_s = view.run.plan->prediction->iteration_s;
   }
   if (const CheckpointManifest* newest = checkpoints.newest_usable()) {
     job.newest = NewestCheckpoint{.iteration = newest->iteration(),
