@@ -26,10 +26,10 @@ void Exclusion::on_failed(const Participant& from, const std::string& reason, Fa
     return;
   }
   if (job_.state() == JobState::kHalting || job_.state() == JobState::kSaving) {
-    // It is asked to halt, too, and holds what it has.
+    // The node is asked to halt, too, and still holds its state.
     if (kind == FailureKind::kPeer && job_.state() == JobState::kHalting) return;
     if (recovery_.is_stored()) return;
-    // Whatever it is, it may be because of who was lost; the next epoch tells.
+    // The failure may come of the loss of the other node; the next epoch tells.
     recovery_.fall_back(failed, now, actions);
     return;
   }

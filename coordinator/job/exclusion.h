@@ -4,8 +4,9 @@
 // leaves it out and goes on without it, recovers with it, or ends.
 //
 // Called by: job_run.h, when a node says that it has failed, when it cannot train with its data,
-// and when time passes. Calls: staffing.h and suspects.h say who is to blame and who can be spared;
-// recovery.h, ending.h.
+// and when time passes.
+// Calls: staffing.h and suspects.h say which node is to blame and which can be spared; recovery.h,
+// ending.h.
 
 #include <string>
 #include <vector>

@@ -3,7 +3,8 @@
 // What a job wants to have done: sends, metrics lines, files, log. Pure values.
 //
 // Called by: all parts of job_run.h; coordinator/cluster/job_host.cc carries the actions out in
-// their order. Calls: nothing.
+// their order.
+// Calls: nothing.
 
 #include <cstdint>
 #include <optional>

@@ -6,8 +6,8 @@
 // it, and walks through the loss of a node, which ends no job, but an epoch.
 //
 // Called by: coordinator/cluster/job_host.h, which has checked the sender and knows `now`; it
-// carries out the actions in their order: sends, metrics lines, files, log. Calls: its parts, each
-// of which calls only parts above it in this list:
+// carries out the actions in their order: sends, metrics lines, files, log.
+// Calls: its parts, each of which calls only parts above it in this list:
 //   saving.h          asks nodes for checkpoints, has manifests written
 //   ending.h          the end of the job, by itself or because somebody wants it
 //   preparation.h     from the choice of an epoch's nodes until it trains
@@ -20,7 +20,8 @@
 // checkpoints (checkpoints/).
 //
 // Invariants
-//  1. Every state but done and failed has a deadline; what happens then names who did not answer.
+//  1. Every state but done and failed has a deadline; what happens then names the nodes that did
+//     not answer.
 //  2. done and failed are final and are entered once (Ending::end). An epoch ends with one SendStop
 //     to each of its nodes that is still there.
 //  3. A message that does not fit (sender, epoch, state, iteration) changes nothing and yields one

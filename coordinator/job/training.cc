@@ -30,7 +30,7 @@ void Training::on_iteration(const Participant& worker, Iteration iteration, doub
     return;
   }
   job_.states.note_progress(now);
-  // What was kept while nobody heard it shows who was at work then, not who is now.
+  // A report that was kept while the stream was broken shows which nodes worked then, not now.
   if (iteration >= job_.run->iterations.newest() && iteration >= worker.kept_until) ++advances_;
   if (!std::isfinite(loss)) {
     ending_.fail(

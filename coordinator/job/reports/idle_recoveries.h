@@ -3,7 +3,8 @@
 // Keeps a job from recovering for ever: counts the recoveries that got it nowhere. Pure.
 //
 // Called by: coordinator/job/recovery.h, at each loss and each new iteration; it ends the job that
-// has recovered too often. Calls: nothing.
+// has recovered too often.
+// Calls: nothing.
 
 #include <optional>
 #include <string>

@@ -271,7 +271,7 @@ void Staffing::shrink_to_trained() {
   roster_.workers.resize(trained_workers_);
 }
 
-// ---- who is to blame, who can be spared ----
+// ---- what nodes have shown, and which ones can be spared ----
 
 void Staffing::on_new_iteration() {
   suspects_.forget_unreachable();
@@ -291,7 +291,7 @@ bool Staffing::can_do_without(const Participant& participant, const CheckpointMa
       here.push_back(store != participant.node.store_identity &&
                      !store_address(members_, store).empty());
     }
-    // Whoever does not reach it now would not reach it then.
+    // A node that does not reach it now would not reach it then.
     if (!is_reachable(*source, here)) return false;
   }
   if (next_idle(participant.node.role, nullptr, {.now = now}) != nullptr) return true;

@@ -9,8 +9,7 @@
 //
 // Invariants
 //  1. A member has at most one place.
-//  2. A place is given only to a member that Suspects allows, or that had it when the job was
-//     resumed.
+//  2. A vacant or additional place is given only to a member that Suspects allows.
 
 #include <cstdint>
 #include <functional>
@@ -47,8 +46,8 @@ struct StaffingNeeds {
 /// How one search for nodes looks at members.
 struct StaffingSearch {
   Nanoseconds now{0};
-  /// The job waits for members that would fit better: a lost server's place for whoever has its
-  /// data.
+  /// The job still waits for members that would fit better: a lost server's place is kept for the
+  /// server that has its data.
   bool in_time = false;
   /// Without the node the job could not go on: rather one with mishaps than none.
   bool needed = false;
@@ -92,7 +91,7 @@ class Staffing {
 
   // ---- vacant places ----
   /// A member without a place that may have one, the first that fits. `store`: whose data it must
-  /// have; null: whoever. Null: there is none.
+  /// have; null: anybody's. Returns null when there is none.
   const NodeInfo* next_idle(NodeRole role, const std::string* store,
                             const StaffingSearch& search) const;
   bool is_idle(const NodeInfo& node, const StaffingSearch& search) const;
@@ -124,7 +123,7 @@ class Staffing {
   /// More than trained_workers() do not fit: gives up the places that came after, for ever.
   void shrink_to_trained();
 
-  // ---- who is to blame ----
+  // ---- what nodes have shown, and which ones can be spared ----
   /// Those that completed a new iteration have shown what they can do.
   void on_new_iteration();
   /// Somebody is there for its place, or the job may go on with fewer. Never a server of which the
