@@ -2,7 +2,7 @@
 
 // The median of a few measured values. Pure.
 //
-// Called by: coordinator/job/calibration_run.h, worker/measure_compute.h and cli/doctor. Calls:
+// Called by: coordinator/job/reports/calibration_run.h, worker/measure_compute.h and cli/doctor. Calls:
 // nothing.
 
 #include <algorithm>

@@ -5,7 +5,7 @@
 // that measures the rest.
 //
 // Called by: the node, when the control client delivers a Calibrate. Calls:
-// common/node/link_probe.h; the reports go to coordinator/job/calibration_run.h.
+// common/node/link_probe.h; the reports go to coordinator/job/reports/calibration_run.h.
 
 #include <atomic>
 #include <functional>

@@ -35,7 +35,7 @@ void fill(const JobRun& job, SnapshotId snapshot, const std::string& reason,
   out.set_job(description.name);
   out.set_job_id(description.id);
   out.set_iteration(static_cast<std::uint64_t>(snapshot_iteration(snapshot)));
-  out.set_workers(static_cast<std::uint32_t>(job.workers().size()));
+  out.set_workers(static_cast<std::uint32_t>(job.view().roster.workers.size()));
   out.set_run_directory(description.run_directory);
   out.set_reason(reason);
 }
@@ -50,7 +50,7 @@ absl::StatusOr<v1::ListCheckpointsResponse> CheckpointCalls::list(
     fill(manifest, *out.add_committed());
   for (const std::string& file : checkpoints_.catalog().unread()) out.add_unread(one_line(file));
   if (!host_.job()) return out;
-  const CheckpointCommit& checkpoints = host_.job()->checkpoints();
+  const CheckpointCommit& checkpoints = host_.job()->view().checkpoints;
   if (const auto& last = checkpoints.last(); last && !last->committed) {
     fill(*host_.job(), last->snapshot, last->reason, *out.mutable_failed());
   }
@@ -75,7 +75,7 @@ absl::StatusOr<v1::RequestCheckpointResponse> CheckpointCalls::request(
   }
   POSEIDON_ASSIGN_OR_RETURN(const JobActions actions, host_.job()->save_checkpoint(context_.now()));
   host_.apply(actions);
-  const std::optional<Iteration> asked = host_.job()->checkpoint_that_was_asked_for();
+  const std::optional<Iteration> asked = host_.job()->view().saving.asked_for();
   if (!asked) {
     return absl::UnavailableError(
         absl::StrCat(host_.text(), ": the checkpoint could not be requested; try again"));

@@ -193,8 +193,8 @@ std::string Cluster::join_note(NodeRole role) const {
   if (!host_.job() || host_.job()->ended() || host_.job()->state() == JobState::kWaiting) return "";
   return absl::StrFormat(
       "job %s is %s with %d workers and %d servers; this %s %s", host_.job()->description().id,
-      job_state_name(host_.job()->state()), host_.job()->workers().size(),
-      host_.job()->servers().size(), role_name(role),
+      job_state_name(host_.job()->state()), host_.job()->view().roster.workers.size(),
+      host_.job()->view().roster.servers.size(), role_name(role),
       role == NodeRole::kWorker
           ? "joins the job if it accepts more workers; otherwise it stands by to replace a lost one"
           : "stands by to replace a lost one, and for the next job");
@@ -260,14 +260,14 @@ JobActions Cluster::handle_report(NodeId from, const v1::NodeMessage& message) {
                                    data_identity_of(message.ready()));
     case v1::NodeMessage::kIteration: {
       const v1::IterationReport& report = message.iteration();
-      const std::uint64_t advances = host_.job()->advances();
+      const std::uint64_t advances = host_.job()->view().training.advances();
       const auto age = static_cast<Milliseconds::rep>(
           std::min(report.age_ms(), static_cast<std::uint64_t>(kOldestReport.count())));
       JobActions actions =
           host_.job()->on_iteration(from, Epoch(report.epoch()), iteration(report.iteration()),
                                     report.loss(), now, Milliseconds(age));
-      if (host_.job()->advances() != advances)
-        membership_.job_advanced(host_.job()->needed_to_advance(), now);
+      if (host_.job()->view().training.advances() != advances)
+        membership_.job_advanced(host_.job()->view().training.needed_to_advance(), now);
       return actions;
     }
     case v1::NodeMessage::kTest: {
@@ -318,8 +318,9 @@ void Cluster::handle_heartbeat(NodeId from, const v1::Heartbeat& heartbeat) {
   watch_.take_refusals(from, heartbeat);
   if (heartbeat.layers().empty() || !watch_.has_traffic() || !host_.job() || host_.job()->ended())
     return;
-  const bool is_worker = std::ranges::any_of(
-      host_.job()->workers(), [from](const Participant& p) { return p.node.id == from; });
+  const bool is_worker =
+      std::ranges::any_of(host_.job()->view().roster.workers,
+                          [from](const Participant& p) { return p.node.id == from; });
   if (!is_worker) return;
   host_.job()->on_batches(from, heartbeat.batches(), context_.now());
   if (const std::string wrong = watch_.take_traffic(from, heartbeat); !wrong.empty()) {
@@ -359,8 +360,8 @@ absl::StatusOr<Cluster::Upload> Cluster::begin_upload(std::uint64_t epoch,
   {
     MutexLock lock(context_.mutex);
     if (!host_.job()) return absl::FailedPreconditionError("there is no job to upload a model for");
-    POSEIDON_RETURN_IF_ERROR(host_.job()->accepts_model(Epoch(epoch)));
-    const absl::Status begun = uploads_.begin(epoch, total_bytes, *host_.job()->plan());
+    POSEIDON_RETURN_IF_ERROR(host_.job()->view().ending.accepts_model(Epoch(epoch)));
+    const absl::Status begun = uploads_.begin(epoch, total_bytes, *host_.job()->view().run.plan);
     if (absl::IsUnavailable(begun)) {
       watch_.refuse(Refusal::kDuplicate, absl::StrCat("another model of epoch ", epoch));
     }
@@ -380,7 +381,7 @@ absl::StatusOr<Cluster::Upload> Cluster::begin_upload(std::uint64_t epoch,
 
 absl::Status Cluster::may_commit(std::uint64_t epoch) {
   MutexLock lock(context_.mutex);
-  return host_.job()->accepts_model(Epoch(epoch));
+  return host_.job()->view().ending.accepts_model(Epoch(epoch));
 }
 
 void Cluster::end_upload(std::uint64_t epoch, const absl::Status& status) {
@@ -482,7 +483,7 @@ void Cluster::tick() {
   membership_.set_job(host_.nodes());
   const std::vector<NodeId> silent =
       membership_.vouched_for(context_.options.membership.lease, now);
-  if (!silent.empty() && host_.job() && host_.job()->others_have_finished(silent))
+  if (!silent.empty() && host_.job() && host_.job()->view().training.others_have_finished(silent))
     membership_.await(silent);
   const bool was_cut_off = membership_.isolated_since().has_value();
   for (const Departure& departure : membership_.expire(now)) {
@@ -538,7 +539,7 @@ void Cluster::watch_drift(Nanoseconds now) {
   if (measured.empty()) return;
   std::vector<LayerTimes> times;
   for (std::size_t l = 0; l < measured.size(); ++l) {
-    times.push_back({.name = host_.job()->plan()->layers[l].name,
+    times.push_back({.name = host_.job()->view().run.plan->layers[l].name,
                      .forward_s = measured[l].forward_s,
                      .backward_s = measured[l].backward_s});
   }
@@ -560,7 +561,7 @@ void Cluster::save_before_shutdown() {
   if (!host_.job() || host_.job()->ended()) return;
   host_.job()->drop_change();  // for which nodes would be stopped that are to train on
   const bool has_trained_on =
-      host_.job()->progress(context_.now()).completed > host_.job()->first_iteration();
+      host_.job()->progress(context_.now()).completed > host_.job()->view().run.first_iteration;
   const Nanoseconds patience = context_.options.shutdown_checkpoint_timeout;
   if (patience > Nanoseconds::zero() && has_trained_on) {
     if (absl::StatusOr<JobActions> asked = host_.job()->save_checkpoint(context_.now());
@@ -568,7 +569,7 @@ void Cluster::save_before_shutdown() {
       host_.apply(*asked);
       host_.wait_until(context_.mutex, patience, [this] {
         return host_.job()->state() != JobState::kRunning ||
-               !host_.job()->checkpoints().asked_for();
+               !host_.job()->view().checkpoints.asked_for();
       });
     }
   }
@@ -584,7 +585,7 @@ void Cluster::save_before_shutdown() {
 void Cluster::shutdown(const std::string& reason, std::optional<OnShutdown> how) {
   MutexLock lock(context_.mutex);
   context_.shutting_down = true;
-  const bool was_told_to_end = host_.job() && host_.job()->is_stopping();
+  const bool was_told_to_end = host_.job() && host_.job()->view().ending.is_stopping();
   if (how.value_or(context_.options.on_shutdown) == OnShutdown::kKeepJob && !was_told_to_end) {
     save_before_shutdown();
   } else {

@@ -75,17 +75,17 @@ v1::CoordinatorMessage JobHost::calibrate_message(const CalibrationTask& task) c
   v1::Calibrate& calibrate = *message.mutable_calibrate();
   calibrate.set_epoch(job_->epoch().value());
   calibrate.set_step(task.step);
-  const auto workers = static_cast<std::uint32_t>(job_->workers().size());
+  const auto workers = static_cast<std::uint32_t>(job_->view().roster.workers.size());
   const auto max_ms =
       static_cast<std::uint32_t>(std::chrono::duration_cast<Milliseconds>(task.max_time).count());
   switch (task.kind) {
     case CalibrationTask::Kind::kCompute:
-      calibrate.mutable_compute()->set_job_json(job_->job_json());
+      calibrate.mutable_compute()->set_job_json(job_->view().run.elastic.job_json);
       calibrate.mutable_compute()->set_workers(workers);
       calibrate.mutable_compute()->set_max_ms(max_ms);
       break;
     case CalibrationTask::Kind::kSums:
-      calibrate.mutable_sums()->set_job_json(job_->job_json());
+      calibrate.mutable_sums()->set_job_json(job_->view().run.elastic.job_json);
       calibrate.mutable_sums()->set_workers(workers);
       calibrate.mutable_sums()->set_max_ms(max_ms);
       break;
@@ -157,23 +157,24 @@ void JobHost::apply_one(const JobAction& action) {
 
 void JobHost::send_assignment(const SendAssignment& assignment) {
   checkpoints_.on_epoch_begun(job_->epoch());
+  const JobView view = job_->view();
+  const Plan& plan = *view.run.plan;
   v1::CoordinatorMessage message;
   v1::Assignment& assign = *message.mutable_assign();
-  *assign.mutable_plan() = plan_to_message(*job_->plan());
-  assign.set_job_json(job_->job_json());
+  *assign.mutable_plan() = plan_to_message(plan);
+  assign.set_job_json(view.run.elastic.job_json);
   assign.set_index(assignment.index);
   assign.set_job_id(job_->description().id);
   const NodeInfo* node = membership_.find(assignment.node);
   if (node == nullptr) return;  // it has left, which the job is told, too
   const bool is_server = node->role == NodeRole::kServer;
-  const Plan& plan = *job_->plan();
   *assign.mutable_proofs() =
       is_server ? proofs_.for_server(plan.epoch, plan.workers(), plan.servers(), assignment.index)
                 : proofs_.for_worker(plan.epoch, plan.workers(), plan.servers(), assignment.index);
   // Epochs that are over have no checkpoints in progress: their incomplete parts are removed.
   if (is_server) checkpoints_.send_keep(*node, active_epoch());
-  if (const CheckpointManifest* source = job_->restore()) {
-    *assign.mutable_restore() = restore_to_message(*source, job_->restore_addresses());
+  if (const CheckpointManifest* source = view.source.manifest()) {
+    *assign.mutable_restore() = restore_to_message(*source, view.source.addresses());
   }
   streams_.send(assignment.node, message);
 }
@@ -223,7 +224,8 @@ void JobHost::after_actions() {
   if (!job_) return;
   changed_.notify_all();
   set_log_job(job_->ended() ? "" : job_->description().id, job_->epoch().value());
-  if (!watch_.has_traffic() && job_->plan()) watch_.begin_traffic(job_->plan()->layers.size());
+  if (!watch_.has_traffic() && job_->view().run.plan)
+    watch_.begin_traffic(job_->view().run.plan->layers.size());
   const auto record =
       record_.update(*job_, output_.files().path().string(), context_.clock->unix_time().count());
   if (record) {
@@ -261,7 +263,7 @@ bool JobHost::extend_deadlines(Nanoseconds now) {
 std::vector<NodeId> JobHost::nodes() const {
   std::vector<NodeId> nodes;
   if (!job_ || job_->ended()) return nodes;
-  for (const auto* group : {&job_->workers(), &job_->servers()}) {
+  for (const auto* group : job_->view().roster.groups()) {
     for (const Participant& p : *group) {
       if (p.state != ParticipantState::kLost) nodes.push_back(p.node.id);
     }
@@ -285,7 +287,7 @@ void JobHost::on_manifest_removed(const CheckpointManifest& manifest, const absl
   const SnapshotId snapshot = manifest.snapshot;
   // An ended job does not remove what it had given up before.
   const bool is_known = is_job(manifest.job_id) &&
-                        (!job_->ended() || job_->checkpoints().committed().contains(snapshot));
+                        (!job_->ended() || job_->view().checkpoints.committed().contains(snapshot));
   if (is_known) {
     apply(job_->on_manifest_removed(snapshot, status));
   } else if (status.ok()) {
@@ -320,7 +322,8 @@ void JobHost::install(std::unique_ptr<JobRun> job, const v1::SubmitRequest& requ
   if (old_job) watch_.count_job(old_job->counts());
   old_directory = output_.begin(std::move(directory));
   record_.begin(request, job_->description().source);
-  watch_.begin_job(earlier ? std::move(earlier->curve) : LossCurve(), job_->first_iteration());
+  watch_.begin_job(earlier ? std::move(earlier->curve) : LossCurve(),
+                   job_->view().run.first_iteration);
   clients_.on_new_job();
   const std::optional<SnapshotId> source = record_.source();
   if (earlier && source && earlier->next_iteration < snapshot_iteration(*source)) {

@@ -28,18 +28,19 @@ void JobRecord::resume(const v1::SubmitRequest& request, const DurableJob& recor
 
 std::optional<std::string> JobRecord::update(const JobRun& job, const std::string& run_directory,
                                              std::int64_t now_unix_ms) {
+  const JobView view = job.view();
   const JobState state = job.state();
   const bool stopped = state == JobState::kReplacing;
   const bool recovers = stopped || state == JobState::kHalting || state == JobState::kSaving;
   // Before the first epoch trained, a job begins anew.
-  if (!job.has_trained() || !(recovers || state == JobState::kRunning)) return std::nullopt;
+  if (!view.pace.has_begun() || !(recovers || state == JobState::kRunning)) return std::nullopt;
   std::vector<NodeId> lost;
-  for (const auto* group : {&job.workers(), &job.servers()}) {
+  for (const auto* group : view.roster.groups()) {
     for (const Participant& p : *group) {
       if (recovers && p.state == ParticipantState::kLost) lost.push_back(p.node.id);
     }
   }
-  const CheckpointCommit& checkpoints = job.checkpoints();
+  const CheckpointCommit& checkpoints = view.checkpoints;
   const bool has_checkpoints = std::ranges::any_of(
       checkpoints.committed(),
       [&checkpoints](const auto& one) { return checkpoints.is_usable(one.first); });
@@ -53,7 +54,7 @@ std::optional<std::string> JobRecord::update(const JobRun& job, const std::strin
     trained_since_ = {job.epoch(), now_unix_ms};
   }
   recorded_ = std::move(now);
-  const std::set<SnapshotId>& abandoned = job.checkpoints().abandoned();
+  const std::set<SnapshotId>& abandoned = checkpoints.abandoned();
   const DurableJob record{
       .id = job.description().id,
       .job_json = submitted_.job_json(),
@@ -61,20 +62,20 @@ std::optional<std::string> JobRecord::update(const JobRun& job, const std::strin
       .workers = submitted_.workers(),
       .servers = submitted_.servers(),
       .source = source_,
-      .running = DurableJob::Running{.plan = *job.plan(),
-                                     .plan_basis = job.plan_basis(),
-                                     .workers = nodes_of(job.workers()),
-                                     .servers = nodes_of(job.servers()),
-                                     .first_iteration = job.first_iteration(),
-                                     .begun_with = job.begun_with(),
-                                     .samples = static_cast<std::int64_t>(job.samples()),
+      .running = DurableJob::Running{.plan = *view.run.plan,
+                                     .plan_basis = view.run.plan_basis,
+                                     .workers = nodes_of(view.roster.workers),
+                                     .servers = nodes_of(view.roster.servers),
+                                     .first_iteration = view.run.first_iteration,
+                                     .begun_with = view.staffing.begun_with(),
+                                     .samples = static_cast<std::int64_t>(view.run.samples),
                                      .started_unix_ms = trained_since_.second,
-                                     .recovering_from = recovers ? job.recovering_from() : "",
+                                     .recovering_from = recovers ? view.recovery.reason() : "",
                                      .lost = std::move(lost),
                                      .stopped = stopped,
                                      .has_checkpoints = has_checkpoints,
                                      .abandoned = {abandoned.begin(), abandoned.end()},
-                                     .data = job.data()}};
+                                     .data = view.data.identity()}};
   return durable_job_to_json(record);
 }
 

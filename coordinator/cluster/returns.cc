@@ -128,7 +128,7 @@ bool Returns::is_beyond_epoch(const NodeInfo& node, const v1::Join& join) const 
   // The epochs that this coordinator has begun it knows.
   if (!host_.job() || resumed_epoch_ != host_.job()->epoch()) return false;
   if (join.has_resume() && join.resume().epoch() <= host_.job()->epoch().value()) return false;
-  for (const auto* group : {&host_.job()->workers(), &host_.job()->servers()}) {
+  for (const auto* group : host_.job()->view().roster.groups()) {
     for (const Participant& p : *group) {
       if (is_same_process(p.node, node) && host_.job()->has_part(p.node.id)) {
         return !streams_.has_stream(p.node.id);

@@ -13,6 +13,7 @@ namespace poseidon {
 
 void StatusReport::fill_job(v1::GetStatusResponse& out) const {
   const JobDescription& description = host_.job()->description();
+  const JobView view = host_.job()->view();
   const JobProgress progress = host_.job()->progress(context_.now());
   out.set_job(description.name);
   out.set_job_id(description.id);
@@ -33,7 +34,7 @@ void StatusReport::fill_job(v1::GetStatusResponse& out) const {
   out.set_iteration(static_cast<std::uint64_t>(progress.completed));
   out.set_iterations(static_cast<std::uint64_t>(description.iterations));
   out.set_epoch(host_.job()->epoch().value());
-  out.set_unsaved(host_.job()->ended_unsaved());
+  out.set_unsaved(view.ending.ended_unsaved());
   if (progress.loss) out.set_loss(*progress.loss);
   out.set_images_per_s(progress.images_per_s);
   if (progress.test) {
@@ -45,14 +46,14 @@ void StatusReport::fill_job(v1::GetStatusResponse& out) const {
   out.set_iterated_seconds(progress.iterated_seconds);
   out.set_training_from(static_cast<std::uint64_t>(progress.training_from));
   out.set_run_directory(output_.files().path().string());
-  out.set_plan_basis(host_.job()->plan_basis());
-  out.set_recommendation(host_.job()->recommendation());
-  if (host_.job()->plan() && host_.job()->plan()->prediction) {
-    out.set_predicted_iteration_seconds(host_.job()->plan()->prediction->iteration_s);
+  out.set_plan_basis(view.run.plan_basis);
+  out.set_recommendation(view.run.recommendation);
+  if (view.run.plan && view.run.plan->prediction) {
+    out.set_predicted_iteration_seconds(view.run.plan->prediction->iteration_s);
   }
   if (progress.images_per_s > 0.0) {
-    out.set_measured_iteration_seconds(static_cast<double>(host_.job()->workers().size()) *
-                                       static_cast<double>(host_.job()->batch_size()) /
+    out.set_measured_iteration_seconds(static_cast<double>(view.roster.workers.size()) *
+                                       static_cast<double>(view.run.elastic.batch_size) /
                                        progress.images_per_s);
   }
 }
@@ -60,7 +61,7 @@ void StatusReport::fill_job(v1::GetStatusResponse& out) const {
 /// For a job that is over the page shows the last values.
 Nanoseconds StatusReport::traffic_until() const {
   const Nanoseconds now = context_.now();
-  return host_.job() ? host_.job()->ended_at().value_or(now) : now;
+  return host_.job() ? host_.job()->view().ending.ended_at().value_or(now) : now;
 }
 
 void StatusReport::fill_nodes(v1::GetStatusResponse& out,
@@ -81,10 +82,10 @@ void StatusReport::fill_nodes(v1::GetStatusResponse& out,
     status->set_stall_share(shares.stall);
     status->set_data_stall_share(shares.data);
     status->set_corrupt_samples(rates.corrupt_samples);
-    status->set_images_per_s(rates.passes_per_s && host_.job()
-                                 ? *rates.passes_per_s *
-                                       static_cast<double>(host_.job()->batch_size())
-                                 : kUnknown);
+    status->set_images_per_s(
+        rates.passes_per_s && host_.job()
+            ? *rates.passes_per_s * static_cast<double>(host_.job()->view().run.elastic.batch_size)
+            : kUnknown);
     // A participant is as its job's record has it, which does not know the machine.
     if (const NodeInfo* member = membership_.find(node.id)) status->set_machine(member->machine);
     if (const v1::CountersStatus* counters = watch_.counters(node.id)) {
@@ -103,7 +104,7 @@ void StatusReport::fill_nodes(v1::GetStatusResponse& out,
   };
   std::vector<NodeId> listed;
   if (host_.job()) {
-    for (const auto* group : {&host_.job()->workers(), &host_.job()->servers()}) {
+    for (const auto* group : host_.job()->view().roster.groups()) {
       for (const Participant& p : *group) {
         const bool here = membership_.find(p.node.id) != nullptr;
         if (!here && host_.job()->state() == JobState::kDone) continue;
@@ -123,12 +124,13 @@ void StatusReport::fill_nodes(v1::GetStatusResponse& out,
 }
 
 void StatusReport::fill_layers(v1::GetStatusResponse& out) const {
-  std::vector<std::map<std::uint32_t, std::uint32_t>> chunks(host_.job()->plan()->layers.size());
-  for (const PlanChunk& chunk : host_.job()->plan()->chunks) {
+  const Plan& plan = *host_.job()->view().run.plan;
+  std::vector<std::map<std::uint32_t, std::uint32_t>> chunks(plan.layers.size());
+  for (const PlanChunk& chunk : plan.chunks) {
     ++chunks[chunk.layer.value()][chunk.server.value()];
   }
   std::uint32_t index = 0;
-  for (const PlanLayer& layer : host_.job()->plan()->layers) {
+  for (const PlanLayer& layer : plan.layers) {
     const LayerRates rates = watch_.layer_rates(LayerIndex(index), traffic_until());
     v1::LayerStatus* status = out.add_layers();
     status->set_name(layer.name);
@@ -144,8 +146,8 @@ void StatusReport::fill_layers(v1::GetStatusResponse& out) const {
       seconds->set_backward(backward);
       seconds->set_sync(sync);
     };
-    if (layer.prediction && host_.job()->plan()->calibration) {
-      const LayerTimes& times = host_.job()->plan()->calibration->layers[index];
+    if (layer.prediction && plan.calibration) {
+      const LayerTimes& times = plan.calibration->layers[index];
       fill(status->mutable_predicted(), times.forward_s, times.backward_s,
            layer.prediction->sync_s);
     }
@@ -178,8 +180,8 @@ void StatusReport::fill_own_counters(v1::GetStatusResponse& out) const {
   if (!host_.job()) return;
   const JobRun& job = *host_.job();
   own.set_checkpoints_failed(own.checkpoints_failed() + job.counts().checkpoints_failed);
-  own.set_checkpoint_every(static_cast<std::uint64_t>(job.description().checkpoint_every));
-  if (const CheckpointManifest* newest = job.checkpoints().newest_usable()) {
+  own.set_checkpoint_every(static_cast<std::uint64_t>(job.description().checkpoints.every));
+  if (const CheckpointManifest* newest = job.view().checkpoints.newest_usable()) {
     own.set_checkpoint_iteration(static_cast<std::uint64_t>(newest->iteration()));
     own.set_checkpoint_bytes(static_cast<std::uint64_t>(newest->bytes));
   }
@@ -206,25 +208,27 @@ CoordinatorFigures StatusReport::figures(const std::set<NodeId>& silent_nodes) c
   figures.refusals = watch_.refusals().own();
   if (!host_.job()) return figures;
   figures.counts.jobs += host_.job()->counts();
+  const JobView view = host_.job()->view();
   JobFigures& job = figures.job.emplace();
-  const CheckpointCommit& checkpoints = host_.job()->checkpoints();
+  const CheckpointCommit& checkpoints = view.checkpoints;
   job.id = host_.job()->description().id;
   job.state = job_state_name(host_.state());
   job.iterations = host_.job()->description().iterations;
   job.progress = host_.job()->progress(context_.now());
   if (host_.job()->ended()) job.progress.images_per_s = 0.0;  // its outcome is in its status
   job.epoch = host_.job()->epoch();
-  job.workers = static_cast<std::size_t>(std::ranges::count_if(
-      host_.job()->workers(),
-      [](const Participant& p) { return p.state != ParticipantState::kLost; }));
+  job.workers =
+      static_cast<std::size_t>(std::ranges::count_if(view.roster.workers, [](const Participant& p) {
+        return p.state != ParticipantState::kLost;
+      }));
   // An operator who restores it may ask for fewer than it ever had.
   const std::uint32_t asked = host_.job()->description().workers;
   job.begun_with =
-      asked > 0 ? std::min(asked, host_.job()->begun_with()) : host_.job()->begun_with();
-  job.checkpoint_every = host_.job()->description().checkpoint_every;
+      asked > 0 ? std::min(asked, view.staffing.begun_with()) : view.staffing.begun_with();
+  job.checkpoint_every = host_.job()->description().checkpoints.every;
   job.checkpoints_kept = checkpoints.committed().size();
-  if (host_.job()->plan() && host_.job()->plan()->prediction) {
-    job.predicted_iteration_s = host_.job()->plan()->prediction->iteration_s;
+  if (view.run.plan && view.run.plan->prediction) {
+    job.predicted_iteration_s = view.run.plan->prediction->iteration_s;
   }
   if (const CheckpointManifest* newest = checkpoints.newest_usable()) {
     job.newest = NewestCheckpoint{.iteration = newest->iteration(),
@@ -245,7 +249,7 @@ v1::GetStatusResponse StatusReport::now(const v1::GetStatusResponse& last_job,
     out.set_message("the last files are being written");
   }
   fill_nodes(out, silent_nodes);
-  if (host_.job() && host_.job()->plan()) fill_layers(out);
+  if (host_.job() && host_.job()->view().run.plan) fill_layers(out);
   fill_refused(out);
   fill_own_counters(out);
   out.set_metrics_address(targets_.own_address());

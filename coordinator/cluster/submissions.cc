@@ -294,7 +294,7 @@ void Submissions::on_closed() {
     MutexLock lock(context_.mutex);
     if (host_.job() != nullptr && host_.job()->ended()) {
       ended = report_.outcome();
-      watch_.count_end(host_.state() == JobState::kDone, host_.job()->was_stopped());
+      watch_.count_end(host_.state() == JobState::kDone, host_.job()->view().ending.was_stopped());
     }
   }
   // Only now, with all of its files complete, no later process has to continue it.
@@ -321,10 +321,10 @@ JobDescription Submissions::describe(const v1::SubmitRequest& request, const Res
   description.learning_rate = resolved.learning_rate;
   description.job_json = request.job_json();
   description.run_directory = run_directory;
-  description.chunk_bytes = resolved.sync.largest_chunk_bytes();
-  description.keep_checkpoints = resolved.keep_checkpoints;
-  description.replicas = resolved.replicas;
-  description.checkpoint_every = resolved.checkpoint_every;
+  description.checkpoints.chunk_bytes = resolved.sync.largest_chunk_bytes();
+  description.checkpoints.keep = resolved.keep_checkpoints;
+  description.checkpoints.replicas = resolved.replicas;
+  description.checkpoints.every = resolved.checkpoint_every;
   description.test_every = resolved.test_every;
   description.replace_timeout = Milliseconds(resolved.replace_timeout_ms);
   description.replan = resolved.sync.replan;

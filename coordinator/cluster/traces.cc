@@ -23,8 +23,8 @@ constexpr Milliseconds kMaxTraceTimeout{600000};
 Iteration first_iteration(const JobRun& job, const JobProgress& progress, std::uint64_t wanted) {
   Iteration first = progress.completed + 2;
   if (progress.images_per_s > 0.0) {
-    const double images =
-        static_cast<double>(job.workers().size()) * static_cast<double>(job.batch_size());
+    const double images = static_cast<double>(job.view().roster.workers.size()) *
+                          static_cast<double>(job.view().run.elastic.batch_size);
     first += static_cast<Iteration>(std::ceil(kNoticeSeconds * progress.images_per_s / images));
   }
   return std::max(std::min(first, job.description().iterations - static_cast<Iteration>(wanted)),
@@ -33,7 +33,7 @@ Iteration first_iteration(const JobRun& job, const JobProgress& progress, std::u
 
 std::vector<TraceMember> members_of(const JobRun& job) {
   std::vector<TraceMember> members;
-  for (const auto* group : {&job.workers(), &job.servers()}) {
+  for (const auto* group : job.view().roster.groups()) {
     for (const Participant& p : *group) {
       members.push_back(
           {.id = p.node.id, .role = p.node.role, .index = p.index, .address = p.node.address});
@@ -75,7 +75,7 @@ absl::Status Traces::begin(const v1::TraceRequest& request, const std::shared_pt
   head.set_first_iteration(static_cast<std::uint64_t>(first));
   head.set_iterations(
       std::min<std::uint64_t>(request.iterations(), static_cast<std::uint64_t>(end - first)));
-  *head.mutable_plan() = plan_to_message(*job->plan());
+  *head.mutable_plan() = plan_to_message(*job->view().run.plan);
   const Milliseconds timeout = std::min(Milliseconds(request.timeout_ms()), kMaxTraceTimeout);
   // Unique among coordinators too, where one follows another.
   const auto number = static_cast<std::uint64_t>(now.count()) | 1U;

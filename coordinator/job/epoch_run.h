@@ -1,53 +1,72 @@
 #pragma once
 
-// What lives as long as one epoch trains by one plan. Pure.
+// What is known of one epoch: where it begins, by which plan it trains, what its workers have
+// reported. Pure.
 //
-// Called by: job_run.h builds it when the epoch's plan is made, and builds another one in
-// its place for the next epoch. Nothing of it has to be reset by hand.
-// Calls: reports.h combines what the workers report.
+// Called by: waiting.h and recovery.h build one when an epoch begins, in place of the one before;
+// so nothing of it is ever reset.
+// Calls: reports/reports.h combines what the workers report.
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "common/base/ids.h"
 #include "common/plan/plan.h"
-#include "coordinator/job/participant.h"
-#include "coordinator/job/reports.h"
+#include "coordinator/job/reports/calibration_run.h"
+#include "coordinator/job/reports/reports.h"
 #include "coordinator/planning/calibrate.h"
+#include "coordinator/planning/elastic_job.h"
 
 namespace poseidon {
 
-/// One thread only. While the nodes of the next epoch are chosen and measured, the one of the epoch
-/// before stays: its reports say which checkpoints may be gone on from.
+/// One thread only. An epoch that is over stays until the next one begins: its reports say which
+/// checkpoints may be gone on from.
 struct EpochRun {
-  /// `completed`: iterations of which the metrics are complete. `test_from`: tests before it are
-  /// told.
-  EpochRun(std::shared_ptr<const Plan> the_plan, std::uint32_t workers, Iteration completed,
-           Iteration test_from)
-      : plan(std::move(the_plan)), iterations(workers, completed), tests(workers, test_from) {}
+  /// The job waits for its first epoch, which has no workers yet.
+  EpochRun(Epoch the_epoch, Iteration first, std::uint64_t the_samples, ElasticJob the_job)
+      : epoch(the_epoch),
+        first_iteration(first),
+        samples(the_samples),
+        elastic(std::move(the_job)),
+        iterations(0, first),
+        tests(0) {}
+  /// The next epoch, after the one `before`: it keeps the plan and text of that one until it has
+  /// its own.
+  EpochRun(const EpochRun& before, Epoch the_epoch, Iteration first, std::uint64_t the_samples,
+           std::uint32_t workers)
+      : epoch(the_epoch),
+        first_iteration(first),
+        samples(the_samples),
+        elastic(before.elastic),
+        plan(before.plan),
+        plan_basis(before.plan_basis),
+        next_plan(before.next_plan),
+        iterations(workers, first),
+        tests(workers) {}
 
-  /// Who had to take part in an iteration, that the next one could begin: all workers, and the
-  /// servers that have layers.
-  std::vector<NodeId> needed_to_advance(const std::vector<Participant>& workers,
-                                        const std::vector<Participant>& servers) const {
-    std::vector<NodeId> nodes;
-    for (const Participant& worker : workers) nodes.push_back(worker.node.id);
-    std::vector<bool> has_layers(servers.size(), false);
-    for (const PlanChunk& chunk : plan->chunks) has_layers[chunk.server.value()] = true;
-    for (const Participant& server : servers) {
-      if (has_layers[server.index]) nodes.push_back(server.node.id);
-    }
-    return nodes;
-  }
-
-  std::shared_ptr<const Plan> plan;  ///< never null
+  Epoch epoch;
+  Iteration first_iteration = 0;
+  std::uint64_t samples = 0;  ///< that all workers had taken before the epoch
+  /// The job as it is with this epoch's number of workers.
+  ElasticJob elastic;
+  std::optional<CalibrationRun> calibration;  ///< while calibrating
+  /// Null before the job's first plan. Until the epoch has its own: that of the epoch before.
+  std::shared_ptr<const Plan> plan;
+  std::string plan_basis;         ///< what the plan rests on, for people
+  std::optional<Plan> next_plan;  ///< for the next epoch, instead of one like the plan in force
   IterationCombiner iterations;
   TestCombiner tests;
+  std::optional<double> loss;  ///< of the newest iteration that is complete
+  bool model_stored = false;   ///< model.safetensors is on disk
   ReplanState replan;          ///< what the comparison with other plans remembers
   std::string recommendation;  ///< what another plan would gain, for people; "": none would
+
+  /// How many iterations the metrics tell of; nothing before the first plan.
+  std::optional<Iteration> told() const {
+    return plan ? std::optional(iterations.completed()) : std::nullopt;
+  }
 };
 
 }  // namespace poseidon

@@ -2,8 +2,9 @@
 
 // What a job wants to have done: sends, metrics lines, files, log. Pure values.
 //
-// Before: job_run.h decides. After: the cluster carries them out in their order
-// (coordinator/cluster/job_host.cc).
+// Called by: all parts of job_run.h; coordinator/cluster/job_host.cc carries the actions out in
+// their order.
+// Calls: nothing.
 
 #include <cstdint>
 #include <optional>
@@ -13,9 +14,9 @@
 #include <vector>
 
 #include "common/base/ids.h"
-#include "coordinator/job/calibration_run.h"
-#include "coordinator/job/checkpoint_commit.h"
-#include "coordinator/job/reports.h"
+#include "coordinator/job/checkpoints/checkpoint_commit.h"
+#include "coordinator/job/reports/calibration_run.h"
+#include "coordinator/job/reports/reports.h"
 #include "coordinator/members/membership.h"
 
 namespace poseidon {

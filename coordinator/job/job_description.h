@@ -2,8 +2,9 @@
 
 // A job as it is submitted, and how long it waits for what.
 //
-// Before: job_resolver.h knows the job format and the networks, and gives all that depends on them
-// as pure functions. After: job_run.h.
+// Called by: coordinator/cluster/submissions.h fills it; all of coordinator/job reads it.
+// Calls: nothing. What depends on the job format and the networks comes as pure functions, from
+// coordinator/planning/job_resolver.h.
 
 #include <cstdint>
 #include <functional>
@@ -17,9 +18,9 @@
 #include "common/plan/calibration.h"
 #include "common/plan/plan.h"
 #include "common/plan/plan_pin.h"
-#include "coordinator/job/calibration_run.h"
-#include "coordinator/job/checkpoint_commit.h"
-#include "coordinator/job/idle_recoveries.h"
+#include "coordinator/job/checkpoints/checkpoint_commit.h"
+#include "coordinator/job/reports/calibration_run.h"
+#include "coordinator/job/reports/idle_recoveries.h"
 #include "coordinator/members/mishaps.h"
 #include "coordinator/planning/calibrate.h"
 #include "coordinator/planning/elastic_job.h"
@@ -62,10 +63,13 @@ struct JobDescription {
   std::function<double(Iteration)> learning_rate;
   std::string job_json;  ///< as submitted
   std::string run_directory;
-  std::int64_t chunk_bytes = 2 << 20;  ///< SyncSpec::largest_chunk_bytes()
-  std::int64_t keep_checkpoints = 3;   ///< checkpoint.keep
-  std::int64_t replicas = 1;           ///< checkpoint.replicas
-  Iteration checkpoint_every = 0;      ///< checkpoint.every_iterations
+  struct Checkpoints {
+    std::int64_t chunk_bytes = 2 << 20;  ///< SyncSpec::largest_chunk_bytes()
+    std::int64_t keep = 3;               ///< checkpoint.keep
+    std::int64_t replicas = 1;           ///< checkpoint.replicas
+    Iteration every = 0;                 ///< checkpoint.every_iterations
+  };
+  Checkpoints checkpoints;
   /// test_every_iterations; 0: only at the end, nothing: there is no test data.
   std::optional<Iteration> test_every;
   /// On disk already: this job's, and the one that it goes on from, which may be another job's.

@@ -1,212 +1,45 @@
+// The events of a job: checks whether a message fits, and passes it to the part that it is for.
+
 #include "coordinator/job/job_run.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/address.h"
-#include "common/base/check.h"
-#include "coordinator/planning/local_groups.h"
 
 namespace poseidon {
 namespace {
 
-/// Where a job begins `anew`, each copy of its checkpoints needs a server; later it goes on with
-/// fewer.
-std::size_t least_servers(const JobDescription& job, bool anew) {
-  return std::max<std::size_t>({job.servers, anew ? static_cast<std::size_t>(job.replicas) : 1, 1});
-}
-
-}  // namespace
-
-JobRun::JobRun(JobRunOptions options, JobDescription description, Nanoseconds now)
-    : options_(options),
-      description_(std::move(description)),
-      epoch_(description_.epoch),
-      states_(now),
-      checkpoints_(options.checkpoints, description_.keep_checkpoints, description_.iterations,
-                   description_.committed),
-      mishaps_(options.mishaps),
-      elastic_{.job_json = description_.job_json, .batch_size = description_.batch_size},
-      idle_recoveries_(options.idle_recoveries) {
-  POSEIDON_CHECK(description_.iterations > 0 && description_.batch_size > 0, "a checked job");
-  POSEIDON_CHECK(
-      description_.make_plan && description_.learning_rate && description_.why_no_calibration,
-      "all functions are given");
-  begin_at_source();
-  message_ = missing_text();
-}
-
-// ---- choosing nodes ----
-
-std::string JobRun::missing_text() const {
-  const std::size_t want_workers = description_.workers > 0
-                                       ? description_.workers
-                                       : static_cast<std::size_t>(description_.min_workers);
-  const std::size_t want_servers = least_servers(description_, begun_with_ == 0);
-  const std::string missing_stores = missing_stores_text();
-  if (!missing_stores.empty() && present_workers_ >= want_workers &&
-      present_servers_ >= want_servers) {
-    return absl::StrCat("waits for ", missing_stores);
-  }
-  return absl::StrFormat(
-      "waits for nodes: %d of %d workers and %d of %d servers are here; start the others "
-      "(poseidon-worker, poseidon-server) with --coordinator pointing here",
-      std::min(present_workers_, want_workers), want_workers,
-      std::min(present_servers_, want_servers), want_servers);
-}
-
-JobActions JobRun::on_members(const std::vector<NodeInfo>& members, Nanoseconds now) {
-  JobActions actions;
-  members_ = members;
-  if (state() == JobState::kReplacing) try_replacing(now, actions);
-  if (state() == JobState::kRunning) consider_growth(now, actions);
-  if (state() != JobState::kWaiting) return actions;
-  const auto count = [&members](NodeRole role) {
-    return static_cast<std::size_t>(std::count_if(
-        members.begin(), members.end(), [role](const NodeInfo& n) { return n.role == role; }));
-  };
-  present_workers_ = count(NodeRole::kWorker);
-  present_servers_ = count(NodeRole::kServer);
-  message_ = missing_text();
-  if (source_) {
-    std::optional<std::vector<std::string>> addresses = addresses_of_stores(*source_);
-    if (!addresses) return actions;
-    source_addresses_ = *std::move(addresses);
-  }
-  // Its checkpoints would have the numbers of others.
-  const bool epoch_is_used = std::ranges::any_of(
-      members, [this](const NodeInfo& node) { return node.newest_epoch >= epoch_; });
-  if (epoch_is_used) {
-    const std::string& why = next_epoch_.why();
-    if (!why.empty()) message_ = absl::StrCat("waits for an epoch: ", why);
-    if (!next_epoch_.is_due(now)) return actions;
-    next_epoch_.ask(now);
-    actions.emplace_back(TakeEpoch{});
-  } else if (choose_nodes(members)) {
-    begin_planning(now, actions);
-  }
-  return actions;
-}
-
-/// The job has not begun, and a server has checkpoints of its epoch, another coordinator's.
-JobActions JobRun::on_epoch_instead(const absl::StatusOr<std::uint64_t>& epoch, Nanoseconds now) {
-  JobActions actions;
-  if (!epoch.ok()) {  // the disk may have room again soon; waiting has its deadline
-    next_epoch_.refused(std::string(epoch.status().message()), now);
-    message_ = absl::StrCat("waits for an epoch: ", next_epoch_.why());
-    return actions;
-  }
-  next_epoch_.granted();
-  actions.emplace_back(LogLine{absl::StrFormat(
-      "job %s: it is in epoch %d instead of %d, of which a server has another coordinator's "
-      "checkpoints",
-      description_.id, *epoch, epoch_.value())});
-  epoch_ = Epoch(*epoch);
-  for (JobAction& action : on_members(std::vector(members_), now)) {
-    actions.push_back(std::move(action));
-  }
-  return actions;
-}
-
-bool JobRun::choose_nodes(const std::vector<NodeInfo>& members) {
-  const JobDescription& d = description_;
-  const std::size_t min_workers =
-      d.workers > 0 ? d.workers : static_cast<std::size_t>(d.min_workers);
-  const std::size_t max_workers =
-      d.workers > 0 ? d.workers : static_cast<std::size_t>(d.max_workers);
-  const std::size_t min_servers = least_servers(d, begun_with_ == 0);
-  const std::size_t max_servers = d.servers > 0 ? d.servers : SIZE_MAX;
-  if (present_workers_ < min_workers || present_servers_ < min_servers) return false;
-
-  std::vector<Participant> workers;
-  for (const NodeInfo& node : members) {
-    if (node.role == NodeRole::kWorker) {
-      workers.push_back({.node = node});
-    } else if (servers_.size() < max_servers) {
-      servers_.push_back({.node = node, .index = static_cast<std::uint32_t>(servers_.size())});
-    }
-  }
-  const auto put_in = [](const std::vector<std::size_t>& order, std::vector<Participant>& group) {
-    std::vector<Participant> ordered;
-    for (const std::size_t next : order) ordered.push_back(group[next]);
-    group = std::move(ordered);
-  };
-  const std::size_t count = std::min(workers.size(), max_workers);
-  if (source_ && source_->workers == count && !source_->plan.leaders.empty()) {
-    put_in(rank_order_for(source_->plan.leaders, machines(workers)), workers);
-  } else {
-    put_in(rank_order(machines(workers)), workers);
-  }
-  workers.resize(count);
-  for (std::uint32_t rank = 0; rank < workers.size(); ++rank) workers[rank].index = rank;
-  workers_ = std::move(workers);
-  return true;
-}
-
-std::vector<std::string> JobRun::addresses(const std::vector<Participant>& participants) const {
-  std::vector<std::string> addresses;
-  for (const Participant& p : participants) addresses.push_back(p.node.address);
-  return addresses;
-}
-
-/// What tells machines apart, in the form of addresses. Where addresses are translated two may
-/// announce the same one, and are seen under others.
-std::vector<std::string> JobRun::machines(const std::vector<Participant>& participants) const {
-  std::vector<std::string> machines;
-  for (const Participant& p : participants) {
-    const bool is_alone = p.node.address.empty();
-    machines.push_back(
-        is_alone ? "" : absl::StrCat(host_of(p.node.address), "@", p.node.peer_host, ":0"));
-  }
-  return machines;
-}
-
-// ---- who speaks ----
-
-Participant* JobRun::find(NodeId id) {
-  for (auto* group : {&workers_, &servers_}) {
-    for (Participant& p : *group) {
-      if (p.node.id == id) return &p;
-    }
-  }
-  return nullptr;
-}
-
-bool JobRun::has_place(NodeId id) const {
-  const auto is_it = [id](const Participant& p) { return p.node.id == id; };
-  return std::ranges::any_of(workers_, is_it) || std::ranges::any_of(servers_, is_it);
-}
-
-Participant* JobRun::expect_participant(NodeId from, Epoch epoch, const char* what,
-                                        JobActions& actions) {
-  Participant* participant = find(from);
+/// Null, and a refusal: the message does not come from a node with a part in this epoch.
+Participant* expect_participant(JobContext& job, NodeId from, Epoch epoch, const char* what,
+                                JobActions& actions) {
+  Participant* const participant = job.roster().find(from);
   if (participant == nullptr) {
     refuse(actions, Refusal::kNotInJob,
            absl::StrFormat("%s from node %d, which has no part in job %s", what, from.value(),
-                           description_.id));
+                           job.description.id));
     return nullptr;
   }
-  if (epoch != epoch_) {
+  if (epoch != job.run->epoch) {
     refuse(actions, Refusal::kStaleEpoch,
            absl::StrFormat("%s of epoch %d from %s; the job has epoch %d", what, epoch.value(),
-                           participant_text(*participant), epoch_.value()));
+                           participant_text(*participant), job.run->epoch.value()));
     return nullptr;
   }
-  if (ended() || participant->state == ParticipantState::kLost ||
-      participant->state == ParticipantState::kWaiting) {
-    // It hears a moment later that its epoch or the job is over, and says meanwhile what it has to.
+  if (job.ended() || is_lost(*participant) || participant->state == ParticipantState::kWaiting) {
+    // The node hears a moment later that its epoch or the job is over.
     refuse(actions, Refusal::kLate,
            absl::StrFormat("%s from %s; job %s is %s", what, participant_text(*participant),
-                           description_.id, job_state_name(state())));
+                           job.description.id, job_state_name(job.state())));
     return nullptr;
   }
   return participant;
 }
 
-Participant* JobRun::expect_worker(NodeId from, Epoch epoch, const char* what,
-                                   JobActions& actions) {
-  Participant* participant = expect_participant(from, epoch, what, actions);
+/// Null, and a refusal: the message does not come from a worker that trains in this epoch.
+Participant* expect_worker(JobContext& job, NodeId from, Epoch epoch, const char* what,
+                           JobActions& actions) {
+  Participant* const participant = expect_participant(job, from, epoch, what, actions);
   if (participant == nullptr) return nullptr;
   if (participant->node.role != NodeRole::kWorker ||
       participant->state != ParticipantState::kRunning) {
@@ -218,171 +51,361 @@ Participant* JobRun::expect_worker(NodeId from, Epoch epoch, const char* what,
   return participant;
 }
 
-// ---- preparing ----
+/// Why the job fails now; "" before the deadline of its state. Recovering has deadlines of its own
+/// (Recovery::tick), calibrating too (CalibrationRun::tick), and none of them fails the job here.
+std::string deadline_reason(const JobContext& job, const Waiting& waiting, Nanoseconds now) {
+  const Nanoseconds in_state = job.states.in_state(now);
+  const Nanoseconds quiet = job.states.quiet(now);
+  const bool prepares =
+      job.state() == JobState::kPreparingServers || job.state() == JobState::kPreparingWorkers;
+  if (job.state() == JobState::kWaiting && in_state > job.options.waiting_timeout) {
+    return absl::StrFormat("after %.0f s it still %s", seconds(in_state), waiting.text());
+  }
+  if (prepares && in_state > job.options.preparing_timeout) {
+    const auto& group =
+        job.state() == JobState::kPreparingServers ? job.roster().servers : job.workers();
+    return absl::StrFormat("not ready after %.0f s (--prepare-timeout-s): %s", seconds(in_state),
+                           names_in(group, ParticipantState::kPreparing));
+  }
+  if (job.state() != JobState::kRunning) return "";
+  const std::string busy = names_in(job.workers(), ParticipantState::kRunning);
+  if (busy.empty() && !job.run->model_stored && quiet > job.options.upload_timeout) {
+    return absl::StrFormat("all workers have finished, but %s sent no model for %.0f s",
+                           participant_text(job.workers()[0]), seconds(quiet));
+  }
+  if (busy.empty() || quiet <= job.options.progress_timeout) return "";
+  return absl::StrFormat(
+      "no report for %.0f s after %d iterations; the slowest is %s; not finished: %s",
+      seconds(quiet), job.run->iterations.completed(),
+      participant_text(job.workers()[job.run->iterations.slowest().value()]), busy);
+}
+
+}  // namespace
+
+JobRun::JobRun(const JobRunOptions& options, JobDescription description, Nanoseconds now)
+    : job_(options, std::move(description), now),
+      saving_(job_),
+      ending_(job_, saving_),
+      preparation_(job_, saving_, ending_),
+      waiting_(job_, preparation_),
+      recovery_(job_, saving_, ending_, preparation_),
+      exclusion_(job_, ending_, recovery_),
+      change_(job_, saving_, ending_, recovery_),
+      training_(job_, ending_, recovery_) {}
+
+// ---- nodes come and go ----
+
+JobActions JobRun::on_members(const std::vector<NodeInfo>& members, Nanoseconds now) {
+  JobActions actions;
+  job_.staffing.set_members(members);
+  if (state() == JobState::kReplacing) recovery_.try_replacing(now, actions);
+  if (state() == JobState::kRunning) change_.consider_growth(now, actions);
+  if (state() == JobState::kWaiting) waiting_.on_members(now, actions);
+  return actions;
+}
+
+JobActions JobRun::on_departure(const Departure& departure, Nanoseconds now) {
+  JobActions actions;
+  job_.staffing.on_gone(departure.node.id);
+  Participant* const participant = job_.roster().find(departure.node.id);
+  if (participant == nullptr || is_lost(*participant)) return actions;
+  const EpochRun& run = *job_.run;
+  // After a restart of the coordinator: the nodes had heard of the end, the disk had not.
+  const bool all_is_done = run.model_stored && run.tests.pending() == 0 &&
+                           run.iterations.completed() == job_.description.iterations;
+  const bool has_finished = participant->state == ParticipantState::kFinished &&
+                            (participant->index != 0 || run.model_stored);
+  // While the others halt, each node that is lost is one less to wait for, whatever it had
+  // finished.
+  const bool part_is_done =
+      state() == JobState::kRunning &&
+      (all_is_done || (has_finished && !job_.roster().group_needs(*participant, *run.plan)));
+  participant->state = ParticipantState::kLost;
+  if (ended()) return actions;
+  const std::string text =
+      absl::StrFormat("%s was lost: it %s; last heard %.1f s ago", participant_text(*participant),
+                      departure.reason, seconds(departure.silent));
+  const bool is_worker = participant->node.role == NodeRole::kWorker;
+  if (ending_.is_trained() && !is_worker) {
+    job_.log(absl::StrCat(text, "; training is done, only its last checkpoint is not"), actions);
+    ending_.end(/*succeeded=*/true, "", now, actions);
+    return actions;
+  }
+  if (part_is_done) {
+    job_.log(absl::StrCat(text, "; its part was finished, the job goes on"), actions);
+    if (all_is_done) ending_.finish_if_complete(now, actions);
+    return actions;
+  }
+  if (participant->is_untried) exclusion_.count_mishap(participant->node, now);
+  const EpochEnd usual = is_worker ? EpochEnd::kWorkerLost : EpochEnd::kServerLost;
+  recovery_.recover(participant->is_untried ? EpochEnd::kNodeUnfit : usual, text, is_worker, now,
+                    actions);
+  return actions;
+}
+
+bool JobRun::has_part(NodeId id) const { return !ended() && job_.roster().has_part(id); }
+
+JobActions JobRun::on_outdated(const std::string& why, Nanoseconds now) {
+  JobActions actions;
+  if (ended()) return actions;
+  job_.roster().set_all(ParticipantState::kLost);
+  recovery_.recover(EpochEnd::kServerLost, why, /*in_memory=*/false, now, actions);
+  return actions;
+}
+
+// ---- what nodes say ----
+
+JobActions JobRun::on_calibration(NodeId from, Epoch epoch, const CalibrationAnswer& answer,
+                                  Nanoseconds now) {
+  JobActions actions;
+  if (const auto* node = expect_participant(job_, from, epoch, "CalibrationReport", actions)) {
+    preparation_.on_calibration(*node, answer, now, actions);
+  }
+  return actions;
+}
 
 JobActions JobRun::on_ready(NodeId from, Epoch epoch, Nanoseconds now,
                             const std::optional<DataIdentity>& found) {
   JobActions actions;
-  Participant* participant = expect_participant(from, epoch, "Ready", actions);
-  if (participant == nullptr) return actions;
-  const NodeRole expected =
-      state() == JobState::kPreparingServers ? NodeRole::kServer : NodeRole::kWorker;
-  if (participant->state != ParticipantState::kPreparing) {
-    refuse(actions, Refusal::kDuplicate,
-           absl::StrCat("Ready again from ", participant_text(*participant)));
-    return actions;
-  }
-  const bool preparing =
-      state() == JobState::kPreparingServers || state() == JobState::kPreparingWorkers;
-  if (!preparing || participant->node.role != expected) {
-    refuse(actions, Refusal::kWrongState,
-           absl::StrCat("Ready before its turn from ", participant_text(*participant)));
-    return actions;
-  }
-  if (found && expected == NodeRole::kWorker) {
-    if (const std::string foreign = check_data(*participant, *found, actions); !foreign.empty()) {
-      if (participant->is_new) {
-        fail_for(*participant, foreign, now, actions);
-      } else {  // no newcomer's fault
-        end(false, absl::StrCat(participant_text(*participant), " failed: ", foreign), now,
-            actions);
-      }
+  Participant* const node = expect_participant(job_, from, epoch, "Ready", actions);
+  if (node == nullptr || !preparation_.may_be_ready(*node, actions)) return actions;
+  if (found && node->node.role == NodeRole::kWorker) {
+    const std::string foreign = preparation_.check_data(*node, *found, actions);
+    if (!foreign.empty() && node->is_new) {
+      exclusion_.fail_for(*node, foreign, now, actions);
+      return actions;
+    }
+    if (!foreign.empty()) {  // no newcomer's fault
+      ending_.fail(absl::StrCat(participant_text(*node), " failed: ", foreign), now, actions);
       return actions;
     }
   }
-  participant->state = ParticipantState::kReady;
-  participant->is_new = false;
-  if (state() == JobState::kPreparingServers && all_in(servers_, ParticipantState::kReady)) {
-    states_.transition(JobEvent::kServersReady, now);
-    message_ = absl::StrCat("prepares ", workers_.size(), " workers");
-    for (const Participant& worker : workers_) {
-      actions.emplace_back(SendAssignment{.node = worker.node.id, .index = worker.index});
-    }
-  } else if (state() == JobState::kPreparingWorkers && all_in(workers_, ParticipantState::kReady)) {
-    states_.transition(JobEvent::kWorkersReady, now);
-    trained_workers_ = workers_.size();
-    checkpoints_.set_data(data());
-    lines_are_lost_ = false;
-    message_.clear();
-    pace_.begin_epoch(now, first_iteration_);
-    for (Participant& server : servers_) server.state = ParticipantState::kRunning;
-    for (Participant& worker : workers_) {
-      worker.state = ParticipantState::kRunning;
-      actions.emplace_back(SendStart{worker.node.id});
-    }
-    std::string where = "starts";
-    if (recovery_) {
-      where = absl::StrFormat("goes on at iteration %d, %.1f s after it stopped", first_iteration_,
-                              seconds(now - recovery_->since));
-    } else if (source_) {
-      where = absl::StrFormat("goes on at iteration %d (checkpoint %s)", first_iteration_,
-                              snapshot_name(source_->snapshot));
-    }
-    actions.emplace_back(LogLine{
-        absl::StrFormat(
-            "job %s: every node is ready, training %s: %d iterations, %d workers of batch %d",
-            description_.id, where, description_.iterations, workers_.size(), elastic_.batch_size),
-        recovery_ ? LogLine::Kind::kRecovery : LogLine::Kind::kJob});
-    recovery_.reset();
+  if (preparation_.on_ready(*node, now, actions)) {
+    preparation_.begin_training(recovery_.finish(now), now, actions);
   }
+  return actions;
+}
+
+JobActions JobRun::on_iteration(NodeId from, Epoch epoch, Iteration iteration, double loss,
+                                Nanoseconds now, Nanoseconds age) {
+  JobActions actions;
+  if (const auto* worker = expect_worker(job_, from, epoch, "IterationReport", actions)) {
+    training_.on_iteration(*worker, iteration, loss, age, now, actions);
+  }
+  return actions;
+}
+
+JobActions JobRun::on_test(NodeId from, Epoch epoch, Iteration iteration, const TestPart& part,
+                           Nanoseconds now) {
+  JobActions actions;
+  if (const auto* worker = expect_worker(job_, from, epoch, "TestReport", actions)) {
+    training_.on_test(*worker, iteration, part, now, actions);
+  }
+  return actions;
+}
+
+JobActions JobRun::on_finished(NodeId from, Epoch epoch, Nanoseconds now) {
+  JobActions actions;
+  if (auto* worker = expect_worker(job_, from, epoch, "Finished", actions)) {
+    ending_.on_finished(*worker, now, actions);
+  }
+  return actions;
+}
+
+void JobRun::on_batches(NodeId from, std::uint64_t batches, Nanoseconds now) {
+  training_.on_batches(from, batches, now);
+}
+
+JobActions JobRun::on_failed(NodeId from, Epoch epoch, const std::string& reason, FailureKind kind,
+                             Nanoseconds now, const std::string& unreachable) {
+  JobActions actions;
+  if (kind == FailureKind::kPeer) exclusion_.note_unreachable(from, epoch, unreachable);
+  if (const auto* node = expect_participant(job_, from, epoch, "Failed", actions)) {
+    exclusion_.on_failed(*node, reason, kind, unreachable, now, actions);
+  }
+  return actions;
+}
+
+JobActions JobRun::on_halted(NodeId from, Epoch epoch, const HeldVersions& held, Nanoseconds now) {
+  JobActions actions;
+  if (auto* node = expect_participant(job_, from, epoch, "Halted", actions)) {
+    recovery_.on_halted(*node, held, now, actions);
+  }
+  return actions;
+}
+
+JobActions JobRun::on_checkpoint_report(NodeId from, Epoch epoch, CheckpointCommit::Report report,
+                                        std::int64_t now_unix_s, Nanoseconds now) {
+  JobActions actions;
+  const auto* node = expect_participant(job_, from, epoch, "CheckpointReport", actions);
+  if (node == nullptr) return actions;
+  if (saving_.on_report(*node, std::move(report), now_unix_s, now, actions)) {
+    after_checkpoint_event(now, actions);
+  }
+  return actions;
+}
+
+JobActions JobRun::on_measured_times(const std::vector<LayerTimes>& times, Nanoseconds now) {
+  JobActions actions;
+  change_.on_measured_times(times, now, actions);
+  return actions;
+}
+
+// ---- what the coordinator's disk says ----
+
+JobActions JobRun::on_epoch(const absl::StatusOr<std::uint64_t>& epoch, Nanoseconds now) {
+  JobActions actions;
+  if (!job_.next_epoch.answer()) return actions;  // of an earlier job of the same name, perhaps
+  if (state() == JobState::kWaiting) {
+    waiting_.on_epoch(epoch, now, actions);
+  } else if (recovery_.on_epoch(epoch, now, actions)) {
+    change_.on_epoch_begun(now);
+  }
+  return actions;
+}
+
+JobActions JobRun::on_manifest_written(SnapshotId snapshot, const absl::Status& status,
+                                       Nanoseconds now) {
+  JobActions actions;
+  const bool is_awaited =
+      state() == JobState::kHalting || state() == JobState::kSaving || ending_.is_stopping();
+  const bool is_held = is_awaited && job_.checkpoints.being_written(snapshot) != nullptr;
+  if (!status.ok() && is_held && recovery_.waits_for_disk(now)) {
+    // The disk may have room again soon.
+    const std::string text =
+        saving_.on_disk_full(snapshot, std::string(status.message()), now, actions);
+    if (!ending_.is_stopping()) {
+      job_.message = absl::StrCat("recovers: ", recovery_.reason(), "; ", text,
+                                  "; it goes on when the state directory has room");
+    }
+    return actions;
+  }
+  saving_.on_written(snapshot, status, actions);
+  after_checkpoint_event(now, actions);
+  return actions;
+}
+
+/// A checkpoint got further, was committed or has failed: somebody may have waited for that.
+void JobRun::after_checkpoint_event(Nanoseconds now, JobActions& actions) {
+  ending_.finish_if_complete(now, actions);
+  if (state() == JobState::kRunning && !ending_.is_trained()) change_.on_checkpoint(now, actions);
+  if (state() == JobState::kRunning) ending_.settle(now, actions);
+  recovery_.look_for_saved(now, actions);
+}
+
+JobActions JobRun::on_manifest_removed(SnapshotId snapshot, const absl::Status& status) {
+  JobActions actions;
+  saving_.carry_out(job_.checkpoints.on_manifest_removed(snapshot, status), actions);
+  return actions;
+}
+
+JobActions JobRun::on_metrics_written(SnapshotId version) {
+  JobActions actions;
+  saving_.carry_out(job_.checkpoints.on_told(version), actions);
+  return actions;
+}
+
+JobActions JobRun::on_model_stored(Epoch epoch, Nanoseconds now) {
+  JobActions actions;
+  ending_.on_model_stored(epoch, now, actions);
+  return actions;
+}
+
+// ---- what people want ----
+
+absl::StatusOr<JobActions> JobRun::save_checkpoint(Nanoseconds now) {
+  JobActions actions;
+  if (absl::Status asked = saving_.ask(now, actions); !asked.ok()) return asked;
+  return actions;
+}
+
+JobActions JobRun::fail(const std::string& reason, Nanoseconds now) {
+  JobActions actions;
+  if (job_goes(state(), JobEvent::kFail)) ending_.fail(reason, now, actions);
+  return actions;
+}
+
+JobActions JobRun::stop(const std::string& why, Nanoseconds patience, Nanoseconds now) {
+  JobActions actions;
+  if (!job_goes(state(), JobEvent::kStop)) return actions;
+  change_.drop();
+  ending_.stop(why, patience, now, actions);
   return actions;
 }
 
 // ---- time ----
 
-std::string JobRun::deadline_reason(Nanoseconds now) const {
-  const Nanoseconds in_state = states_.in_state(now);
-  const Nanoseconds quiet = states_.quiet(now);
-  switch (state()) {
-    case JobState::kWaiting:
-      if (in_state <= options_.waiting_timeout) return "";
-      return absl::StrFormat("after %.0f s it still %s", seconds(in_state), missing_text());
-    case JobState::kCalibrating:  // its steps have deadlines of their own, and none fails the job
-    case JobState::kHalting:      // those of recovering fail no job either: see tick_recovery
-    case JobState::kSaving:
-    case JobState::kReplacing:
-      break;
-    case JobState::kPreparingServers:
-      if (in_state <= options_.preparing_timeout) return "";
-      return absl::StrFormat("not ready after %.0f s (--prepare-timeout-s): %s", seconds(in_state),
-                             names_in(servers_, ParticipantState::kPreparing));
-    case JobState::kPreparingWorkers:
-      if (in_state <= options_.preparing_timeout) return "";
-      return absl::StrFormat("not ready after %.0f s (--prepare-timeout-s): %s", seconds(in_state),
-                             names_in(workers_, ParticipantState::kPreparing));
-    case JobState::kRunning: {
-      const std::string busy = names_in(workers_, ParticipantState::kRunning);
-      if (busy.empty() && !model_stored_ && quiet > options_.upload_timeout) {
-        return absl::StrFormat("all workers have finished, but %s sent no model for %.0f s",
-                               participant_text(workers_[0]), seconds(quiet));
-      }
-      if (busy.empty() || quiet <= options_.progress_timeout) return "";
-      return absl::StrFormat(
-          "no report for %.0f s after %d iterations; the slowest is %s; not finished: %s",
-          seconds(quiet), run_->iterations.completed(),
-          participant_text(workers_[run_->iterations.slowest().value()]), busy);
-    }
-    case JobState::kDone:
-    case JobState::kFailed:
-      break;
-  }
-  return "";
-}
-
 JobActions JobRun::tick(Nanoseconds now) {
   JobActions actions;
   if (state() == JobState::kCalibrating) {
-    calibration_->tick(now);
-    go_on_calibrating(now, actions);
+    preparation_.tick(now, actions);
     return actions;
   }
-  carry_out(checkpoints_.tick(now), actions);
-  tick_recovery(now, actions);
-  tick_change(now, actions);
-  if (leave_out_silent(now, actions)) return actions;
-  if (state() == JobState::kWaiting && !next_epoch_.why().empty()) {
-    for (JobAction& action : on_members(std::vector(members_), now)) {
-      actions.push_back(std::move(action));
-    }
+  saving_.carry_out(job_.checkpoints.tick(now), actions);
+  if (recovery_.waits_for_disk(now)) saving_.write_again(now, actions);
+  if (ending_.is_trained()) {
+    ending_.tick_trained(now, actions);
+  } else {
+    recovery_.tick(now, actions);
   }
-  settle_stop(now, actions);
+  change_.tick(now, actions);
+  if (exclusion_.leave_out_silent(now, actions)) return actions;
+  if (state() == JobState::kWaiting) waiting_.tick(now, actions);
+  ending_.settle(now, actions);
   if (ended()) return actions;
-  const std::string reason = deadline_reason(now);
-  if (!reason.empty()) end(false, reason, now, actions);
+  const std::string reason = deadline_reason(job_, waiting_, now);
+  if (!reason.empty()) ending_.fail(reason, now, actions);
   return actions;
 }
 
 void JobRun::extend_deadlines(Nanoseconds duration, Nanoseconds now) {
-  states_.extend_deadlines(duration, now);
-  next_epoch_.extend_deadlines(duration, now);
-  if (recovery_) recovery_->extend_deadlines(duration, now);
-  if (stopping_) stopping_->until += duration;
-  if (calibration_) calibration_->extend_deadlines(duration);
-  checkpoints_.extend_deadlines(duration, now);
+  job_.states.extend_deadlines(duration, now);
+  job_.next_epoch.extend_deadlines(duration, now);
+  recovery_.extend_deadlines(duration, now);
+  ending_.extend_deadlines(duration);
+  if (job_.run->calibration) job_.run->calibration->extend_deadlines(duration);
+  job_.checkpoints.extend_deadlines(duration, now);
 }
 
+// ---- how it stands ----
+
 JobCounts JobRun::counts() const {
-  JobCounts counts = counts_;
-  counts.checkpoints_committed = checkpoints_.commits();
-  counts.checkpoints_failed = checkpoints_.failures();
+  JobCounts counts = recovery_.counts();
+  counts.checkpoints_committed = job_.checkpoints.commits();
+  counts.checkpoints_failed = job_.checkpoints.failures();
+  counts.passes = training_.passes();
   return counts;
 }
 
 JobProgress JobRun::progress(Nanoseconds now) const {
-  const Nanoseconds until = ended_at_.value_or(now);
+  const Nanoseconds until = ending_.ended_at().value_or(now);
   JobProgress progress;
-  progress.message = message_;
-  if (const auto steps = test_under_way(); steps && message_.empty()) {
+  progress.message = job_.message;
+  if (const auto steps = training_.test_under_way(); steps && job_.message.empty()) {
     progress.message = absl::StrCat("tests the network as of iteration ", *steps);
   }
-  progress.completed = run_ ? run_->iterations.completed() : first_iteration_;
-  progress.loss = loss_;
-  progress.test = test_;
-  progress.images_per_s = pace_.images_per_s(until);
-  progress.training_seconds = pace_.seconds_until(until);
-  progress.iterated_seconds = pace_.iterated_seconds();
-  progress.training_from = pace_.first();
+  progress.completed = job_.run->iterations.completed();
+  progress.loss = job_.run->loss;
+  progress.test = training_.last_test();
+  progress.images_per_s = job_.pace.images_per_s(until);
+  progress.training_seconds = job_.pace.seconds_until(until);
+  progress.iterated_seconds = job_.pace.iterated_seconds();
+  progress.training_from = job_.pace.first();
   return progress;
+}
+
+JobView JobRun::view() const {
+  return {.run = *job_.run,
+          .roster = job_.roster(),
+          .staffing = job_.staffing,
+          .source = job_.source,
+          .checkpoints = job_.checkpoints,
+          .data = job_.data,
+          .pace = job_.pace,
+          .saving = saving_,
+          .ending = ending_,
+          .recovery = recovery_,
+          .training = training_};
 }
 
 }  // namespace poseidon

@@ -2,7 +2,7 @@
 
 // The states of a job, and the one table of what may follow what. Pure.
 //
-// Called by: job_run.h passes every change of state through JobStateMachine::transition.
+// Called by: the parts of job_run.h pass every change of state through JobStateMachine::transition.
 // Calls: nothing; docs/recovery.md shows the table as a drawing, which a test compares.
 
 #include <array>

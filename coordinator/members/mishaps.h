@@ -4,8 +4,8 @@
 // others cannot reach. A process that fails and restarts repeatedly must not stop the others each
 // time: nodes from its place are refused for a pause that doubles with each failure. Pure.
 //
-// Called by: coordinator/job/job_run.h, when a newcomer fails and when it chooses a node for a
-// place. Calls: nothing.
+// Called by: coordinator/job/staffing/suspects.h, when a newcomer fails and when it chooses a node
+// for a place. Calls: nothing.
 
 #include <map>
 #include <string>

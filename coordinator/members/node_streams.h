@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "common/base/clock.h"
 #include "common/base/ids.h"
+#include "coordinator/members/membership.h"
 #include "poseidon/v1/control.pb.h"
 
 namespace poseidon {

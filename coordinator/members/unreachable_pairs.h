@@ -4,8 +4,8 @@
 // failure separates two nodes that both reach the coordinator, and only several reports together
 // show whose card, cable or firewall is at fault. Pure.
 //
-// Called by: coordinator/job/job_run.h, when a node reports that another does not answer, and when
-// it chooses the node to exclude. Calls: nothing.
+// Called by: coordinator/job/staffing/suspects.h, when a node reports that another does not answer,
+// and when it chooses the node to exclude. Calls: nothing.
 
 #include <cstddef>
 #include <map>

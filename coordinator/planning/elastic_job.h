@@ -9,7 +9,7 @@
 // numbers of workers that do not divide it are not used. Both rewrite the job file exactly: a run
 // started with the new file would make the same steps.
 //
-// Called by: coordinator/job/job_run.h, with the number of workers; the nodes get the new text.
+// Called by: coordinator/job/preparation.h, with the number of workers; the nodes get the new text.
 // Calls: common/job/job.h.
 
 #include <cstdint>

@@ -4,8 +4,8 @@
 // directory: checkpoints/JOB_ID/EPOCH-ITERATION.json. A checkpoint is committed once its file
 // exists.
 //
-// Called by: coordinator/cluster/cluster.h, when coordinator/job/checkpoint_commit.h decides.
-// Calls: the disk.
+// Called by: coordinator/cluster/cluster.h, when coordinator/job/checkpoints/checkpoint_commit.h
+// decides. Calls: the disk.
 //
 // Threads: write and remove may be called on any; they run, and call back, as tasks of `disk`.
 

@@ -3,7 +3,7 @@
 // A write that must reach the coordinator's disk before a job continues. When it fails (a full
 // disk), it is repeated after a pause. Pure.
 //
-// Called by: coordinator/job/job_run.h, for the number of a new epoch or a manifest; it sends the
+// Called by: coordinator/job/, for the number of a new epoch or a manifest; it sends the
 // action and reports the result here. Calls: nothing.
 
 #include <algorithm>

@@ -34,8 +34,8 @@ class Front {
   std::string_view left_;
 };
 
-/// A line just as job_run_training.cc writes it: a month's run has tens of millions of them, which
-/// the next process reads before it serves clients.
+/// A line just as coordinator/job/training.cc writes it: a month's run has tens of millions of
+/// them, which the next process reads before it serves clients.
 std::optional<MetricsLine> parse_usual_line(std::string_view text) {
   Front front(text);
   MetricsLine line;

@@ -3,7 +3,7 @@
 // Parses one line of metrics.jsonl. Pure.
 //
 // Called by: run_directory.cc, to find a run's progress, and loss_curve.h. Calls: nothing.
-// job_run_training.cc has the lines written.
+// coordinator/job/training.cc has the lines written.
 
 #include <optional>
 #include <string_view>

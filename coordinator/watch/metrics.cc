@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "common/daemon/daemon.h"
-#include "coordinator/job/reports.h"
+#include "coordinator/job/reports/reports.h"
 #include "nlohmann/json.hpp"
 
 namespace poseidon {

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "common/base/ids.h"
+#include "coordinator/members/membership.h"
 #include "poseidon/v1/control.pb.h"
 
 namespace poseidon {

@@ -7,6 +7,7 @@ Three rules, over every source file that git tracks:
    `common` is made to be included, so all of its headers are public but those in PRIVATE. Unit tests see everything of
    the wings below them.
 And a folder has at most FILES files, its tests included: more than that is no room but a warehouse.
+A class of the coordinator has at most MEMBERS data members and METHODS methods, private ones included.
 """
 
 import collections
@@ -52,6 +53,10 @@ PRIVATE = ("common/tensor/kernels_body.h", "common/tensor/kernels_variants.h", "
 FILES = 30
 # Folders of files that are alike, where a number says nothing.
 LISTS = ("tests/process", "tests/fuzz/corpus", "tests/golden", "tests/data", "docs/decisions", "bench", "deploy", "dashboards")
+
+# Folders whose headers declare no class with more data members or methods than this. A class that needs more is two.
+SMALL_CLASSES = ("coordinator/job", "coordinator/cluster")
+MEMBERS, METHODS = 25, 40
 
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 
@@ -116,6 +121,66 @@ def findings(includes):
     return found
 
 
+def without(pattern, text):
+    """The text after removing the pattern, again and again until it is nowhere."""
+    while (shorter := re.sub(pattern, " ", text)) != text:
+        text = shorter
+    return text
+
+
+def block_end(text, begin):
+    """The index after the brace that closes the one at `begin`."""
+    depth = 0
+    for i in range(begin, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[i], 0)
+        if depth == 0:
+            return i + 1
+    return len(text)
+
+
+def declarations(body):
+    """What a class body declares, one text each, without the bodies of functions and nested classes."""
+    found, text, i = [], "", 0
+    while i < len(body):
+        if body[i] == "{":
+            i = block_end(body, i)
+            signature = without(r"<[^<>]*>", text)
+            is_function = "(" in signature and not re.match(r"\s*(class|struct|enum|union)\b", text)
+            # A value among the parameters, or in a constructor's list: the declaration goes on.
+            is_over = signature.count("(") == signature.count(")") and body[i:].lstrip()[:1] not in (",", "{", ";")
+            if is_function and is_over:
+                found, text = [*found, text], ""
+            continue
+        if body[i] == ";":
+            found, text = [*found, text], ""
+        else:
+            text += body[i]
+        i += 1
+    labels = r"^\s*((public|private|protected)\s*:(?!:)\s*)*"
+    return [" ".join(re.sub(labels, "", each).split()) for each in found if each.strip()]
+
+
+def size_of(body):
+    """(data members, methods) of a class body. Constants, types, friends and deleted functions do not count."""
+    members = methods = 0
+    for text in declarations(without(r"ABSL_\w+\([^()]*\)", body)):
+        if re.match(r"(using|typedef|friend|static_assert|class|struct|enum|union|static constexpr)\b", text):
+            continue
+        if "operator" in text or "(" in without(r"<[^<>]*>", text).split("=")[0]:
+            methods += not text.endswith("= delete")
+        else:
+            members += 1 + without(r"<[^<>]*>", text).count(",")
+    return members, methods
+
+
+def classes_of(header):
+    """{class: (data members, methods)} of the text of a header, nested classes included."""
+    code = re.sub(r"//.*|/\*.*?\*/|^\s*#.*", "", header, flags=re.MULTILINE)
+    code = re.sub(r'"(\\.|[^"\\])*"', '""', code)
+    return {match[2]: size_of(code[match.end():block_end(code, match.end() - 1) - 1])
+            for match in re.finditer(r"(?<!enum )\b(class|struct)\s+(\w+)(?:\s+final)?(?:\s*:[^:{};][^{};]*)?\s*\{", code)}
+
+
 def wing_rank(wing):
     """0 for a wing that includes none, else one more than the highest of those that it may include."""
     return 1 + max(map(wing_rank, WINGS[wing])) if WINGS.get(wing) else 0
@@ -163,6 +228,34 @@ class House(unittest.TestCase):
         count = collections.Counter(str(pathlib.PurePath(file).parent) for file in self.files)
         large = {folder: files for folder, files in count.items() if files > FILES and not folder.startswith(LISTS)}
         self.assertEqual(large, {}, f"folders of more than {FILES} files")
+
+    def test_classes_are_small(self):
+        sizes = {f"{file}: {name}": size for file in self.files
+                 if file.endswith(".h") and file.startswith(SMALL_CLASSES) and not is_test(file)
+                 for name, size in classes_of((ROOT / file).read_text()).items()}
+        self.assertGreater(len(sizes), 40, "where are the classes?")
+        large = {name: size for name, size in sizes.items() if size[0] > MEMBERS or size[1] > METHODS}
+        self.assertEqual(large, {}, f"more than {MEMBERS} data members or {METHODS} methods")
+
+    def test_a_large_class_is_found(self):
+        text = """
+            struct Outer final : Base<int> {
+              explicit Outer(int a) : a_{a}, f_([](int b) { return b; }) {}
+              Outer(const Outer&) = delete;
+              bool operator<(const Outer& other) const { return a_ < other.a_; }
+              virtual int get(std::map<int, int> of = {}) const = 0;
+              struct Inner { int x = 0, y = 0; };
+              enum class Kind { kOne, kTwo };
+              using Ints = std::vector<int>;
+             private:
+              static constexpr int kMost = 3;
+              int a_;  // and not b_;
+              std::function<int(int, int)> f_;
+              std::map<int, std::pair<int, int>> of_, other_ ABSL_GUARDED_BY(mutex_);
+              Nanoseconds since_{0};
+              std::string text_ = "a; b(";
+            };"""
+        self.assertEqual(classes_of(text), {"Outer": (6, 3), "Inner": (2, 0)})
 
     def test_the_page_names_every_folder(self):
         page = (ROOT / "docs/house.md").read_text()

@@ -1,4 +1,4 @@
-#include "coordinator/job/calibration_run.h"
+#include "coordinator/job/reports/calibration_run.h"
 
 #include <cmath>
 #include <limits>

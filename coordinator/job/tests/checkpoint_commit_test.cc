@@ -1,4 +1,4 @@
-#include "coordinator/job/checkpoint_commit.h"
+#include "coordinator/job/checkpoints/checkpoint_commit.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

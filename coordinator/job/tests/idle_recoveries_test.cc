@@ -1,4 +1,4 @@
-#include "coordinator/job/idle_recoveries.h"
+#include "coordinator/job/reports/idle_recoveries.h"
 
 #include "gtest/gtest.h"
 

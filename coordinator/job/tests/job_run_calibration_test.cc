@@ -56,13 +56,13 @@ TEST_F(CalibratingTest, ThePlanIsMadeWithWhatWasMeasured) {
   EXPECT_THAT(only<SendCalibrate>(actions_), SizeIs(2));
   EXPECT_THAT(only<SendAssignment>(actions_), IsEmpty());
   EXPECT_THAT(job_->progress(at(1)).message, HasSubstr("worker 1"));
-  EXPECT_EQ(job_->plan(), nullptr);
+  EXPECT_EQ(job_->view().run.plan, nullptr);
   measure();
   EXPECT_EQ(job_->state(), JobState::kPreparingServers);
   EXPECT_THAT(only<SendAssignment>(actions_), SizeIs(1));
-  EXPECT_TRUE(job_->plan()->calibration->measured);
-  EXPECT_TRUE(job_->plan()->prediction.has_value());
-  EXPECT_THAT(job_->plan_basis(), HasSubstr("measured"));
+  EXPECT_TRUE(job_->view().run.plan->calibration->measured);
+  EXPECT_TRUE(job_->view().run.plan->prediction.has_value());
+  EXPECT_THAT(job_->view().run.plan_basis, HasSubstr("measured"));
   const auto files = only<WriteFile>(actions_);
   ASSERT_THAT(files, SizeIs(1));
   const auto plan = nlohmann::json::parse(files[0].contents);
@@ -75,8 +75,8 @@ TEST_F(CalibratingTest, ASilentNodeLeavesThePlanToBytesAndIsNamed) {
   answer(NodeId(12));
   actions_ = job_->tick(at(302));
   EXPECT_EQ(job_->state(), JobState::kPreparingServers);
-  EXPECT_FALSE(job_->plan()->calibration.has_value());
-  EXPECT_THAT(job_->plan_basis(), HasSubstr("worker 0 (10.0.0.11:4711"));
+  EXPECT_FALSE(job_->view().run.plan->calibration.has_value());
+  EXPECT_THAT(job_->view().run.plan_basis, HasSubstr("worker 0 (10.0.0.11:4711"));
   EXPECT_THAT(only<LogLine>(actions_)[0].text, HasSubstr("worker 0 (10.0.0.11:4711"));
 }
 
@@ -84,7 +84,7 @@ TEST_F(CalibratingTest, ALiarLeavesThePlanToBytesAndIsCounted) {
   actions_ = answer(NodeId(11), std::numeric_limits<double>::quiet_NaN());
   EXPECT_THAT(only<CountRefusal>(actions_), SizeIs(1));
   EXPECT_EQ(job_->state(), JobState::kPreparingServers);
-  EXPECT_FALSE(job_->plan()->calibration.has_value());
+  EXPECT_FALSE(job_->view().run.plan->calibration.has_value());
   expect_refused(answer(NodeId(12)), Refusal::kWrongState);
 }
 
@@ -114,8 +114,8 @@ TEST_F(CalibratingTest, ABetterPlanIsWrittenDownAndSaidOnce) {
   for (const std::uint64_t id : {1, 11, 12}) job_->on_ready(NodeId(id), kEpoch, at(3));
   ASSERT_EQ(job_->state(), JobState::kRunning);
   EXPECT_THAT(job_->on_measured_times(times, at(4)), IsEmpty());
-  EXPECT_EQ(job_->recommendation(), "");
-  decision_.plan = *job_->plan();
+  EXPECT_EQ(job_->view().run.recommendation, "");
+  decision_.plan = *job_->view().run.plan;
   Scheme& scheme = decision_.plan->layers[0].scheme;
   scheme = scheme == Scheme::kPs ? Scheme::kSfb : Scheme::kPs;
   decision_.now_s = 0.02;
@@ -125,8 +125,8 @@ TEST_F(CalibratingTest, ABetterPlanIsWrittenDownAndSaidOnce) {
   ASSERT_THAT(files, SizeIs(1));
   EXPECT_EQ(files[0].name, "plan.recommended.json");
   EXPECT_THAT(only<LogLine>(actions_), SizeIs(1));
-  EXPECT_THAT(job_->recommendation(), HasSubstr("fc by "));
-  EXPECT_THAT(job_->recommendation(), HasSubstr("10 ms instead of 20 ms"));
+  EXPECT_THAT(job_->view().run.recommendation, HasSubstr("fc by "));
+  EXPECT_THAT(job_->view().run.recommendation, HasSubstr("10 ms instead of 20 ms"));
   EXPECT_THAT(job_->on_measured_times(times, at(6)), IsEmpty());
 
   // The job changes to it from a checkpoint for which training does not wait.
@@ -149,12 +149,12 @@ TEST_F(CalibratingTest, ABetterPlanIsWrittenDownAndSaidOnce) {
   EXPECT_THAT(only<SendStop>(actions_), SizeIs(3));
   ASSERT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
   actions_ = job_->on_epoch(8, at(8));
-  EXPECT_EQ(job_->plan()->layers[0].scheme, scheme);
-  EXPECT_EQ(job_->plan()->epoch, Epoch(8));
-  EXPECT_EQ(job_->restore()->iteration(), 2);
-  EXPECT_TRUE(job_->plan()->calibration.has_value());
-  EXPECT_EQ(job_->recommendation(), "");
-  EXPECT_EQ(job_->recoveries(), 0);
+  EXPECT_EQ(job_->view().run.plan->layers[0].scheme, scheme);
+  EXPECT_EQ(job_->view().run.plan->epoch, Epoch(8));
+  EXPECT_EQ(job_->view().source.manifest()->iteration(), 2);
+  EXPECT_TRUE(job_->view().run.plan->calibration.has_value());
+  EXPECT_EQ(job_->view().run.recommendation, "");
+  EXPECT_EQ(job_->view().recovery.recoveries(), 0);
 }
 
 TEST_F(CalibratingTest, AJobThatDoesNotWantItKeepsItsPlan) {
@@ -164,7 +164,7 @@ TEST_F(CalibratingTest, AJobThatDoesNotWantItKeepsItsPlan) {
   actions_ = job_->on_members(cluster(2, 1), at(1));
   measure();
   for (const std::uint64_t id : {1, 11, 12}) job_->on_ready(NodeId(id), kEpoch, at(3));
-  decision_.plan = *job_->plan();
+  decision_.plan = *job_->view().run.plan;
   actions_ = job_->on_measured_times({{"fc", 0.1, 0.2}}, at(5));
   EXPECT_THAT(only<WriteFile>(actions_), SizeIs(1)) << "recommended all the same";
   EXPECT_THAT(only<SendSave>(job_->tick(at(70))), IsEmpty());

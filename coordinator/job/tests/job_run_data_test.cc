@@ -19,7 +19,8 @@ class DataTest : public RecoveryTest {
     return job_->on_ready(NodeId(id), job_->epoch(), at(now), data);
   }
   void servers_are_ready(double now = 2) {
-    for (const Participant& p : job_->servers()) job_->on_ready(p.node.id, job_->epoch(), at(now));
+    for (const Participant& p : job_->view().roster.servers)
+      job_->on_ready(p.node.id, job_->epoch(), at(now));
     ASSERT_EQ(job_->state(), JobState::kPreparingWorkers);
   }
   void prepare(const JobDescription& d) {
@@ -39,15 +40,15 @@ class DataTest : public RecoveryTest {
 
 TEST_F(DataTest, TheSameDataTrain) {
   prepare(description());
-  EXPECT_EQ(job_->data(), std::nullopt);
+  EXPECT_EQ(job_->view().data.identity(), std::nullopt);
   ready(102, kDigits);
   actions_ = ready(101, kDigits);
   EXPECT_EQ(job_->state(), JobState::kRunning);
   EXPECT_THAT(alarms(actions_), IsEmpty());
-  EXPECT_EQ(job_->data(), kDigits);
+  EXPECT_EQ(job_->view().data.identity(), kDigits);
   train(0, 5);
   commit(4, 3);
-  EXPECT_EQ(job_->checkpoints().committed().begin()->second.data, kDigits);
+  EXPECT_EQ(job_->view().checkpoints.committed().begin()->second.data, kDigits);
 }
 
 TEST_F(DataTest, OtherDataFailTheJobBeforeItTrains) {
@@ -72,14 +73,14 @@ TEST_F(DataTest, ANewcomerWithOtherDataIsLeftOut) {
   train(3, 6);
   commit(5, 7);
   job_->on_epoch(9, at(7));
-  ASSERT_EQ(job_->workers().size(), 3u);
+  ASSERT_EQ(job_->view().roster.workers.size(), 3u);
   servers_are_ready(8);
   // Whoever says so first: the job's data are known.
   actions_ = ready(103, kFewer, 9);
   EXPECT_EQ(job_->state(), JobState::kReplacing);
-  EXPECT_THAT(job_->recovering_from(),
+  EXPECT_THAT(job_->view().recovery.reason(),
               HasSubstr("cannot take part: its data are not those of worker"));
-  EXPECT_EQ(job_->data(), kDigits);
+  EXPECT_EQ(job_->view().data.identity(), kDigits);
 }
 
 TEST_F(DataTest, WhoWasLostBeforeAnythingWasTrainedDecidesNothing) {
@@ -93,7 +94,7 @@ TEST_F(DataTest, WhoWasLostBeforeAnythingWasTrainedDecidesNothing) {
   ready(102, kDigits, 7);
   ready(103, kDigits, 7);
   EXPECT_EQ(job_->state(), JobState::kRunning) << job_->progress(at(8)).message;
-  EXPECT_EQ(job_->data(), kDigits);
+  EXPECT_EQ(job_->view().data.identity(), kDigits);
 }
 
 TEST_F(DataTest, DataThatChangeDuringTheRunAreToldAsThat) {
@@ -123,7 +124,7 @@ TEST_F(DataTest, WhatTheFirstCouldNotReadIsKnownFromTheNext) {
   ready(101, unread);
   ready(102, kDigits);
   EXPECT_EQ(job_->state(), JobState::kRunning);
-  EXPECT_EQ(job_->data(), kDigits);
+  EXPECT_EQ(job_->view().data.identity(), kDigits);
 }
 
 TEST_F(DataTest, AnEarlierVersionsWorkerSaysNothingOfThem) {
@@ -131,7 +132,7 @@ TEST_F(DataTest, AnEarlierVersionsWorkerSaysNothingOfThem) {
   job_->on_ready(NodeId(101), job_->epoch(), at(2));
   ready(102, kDigits);
   EXPECT_EQ(job_->state(), JobState::kRunning);
-  EXPECT_EQ(job_->data(), kDigits);
+  EXPECT_EQ(job_->view().data.identity(), kDigits);
 }
 
 class RestoredDataTest : public DataTest {
@@ -146,7 +147,7 @@ class RestoredDataTest : public DataTest {
     JobDescription d = description();
     d.epoch = Epoch(9);
     d.source = snapshot_id(Epoch(7), 5);
-    CheckpointManifest manifest = job_->checkpoints().committed().at(*d.source);
+    CheckpointManifest manifest = job_->view().checkpoints.committed().at(*d.source);
     manifest.data = data;
     d.committed = {manifest};
     prepare(d);
@@ -170,7 +171,7 @@ TEST_F(RestoredDataTest, OthersGoOnAndAreToldOnce) {
                 "trained on: 59000 training samples here, 60000 there"));
   EXPECT_THAT(alarms(ready(101, kFewer)), IsEmpty());
   EXPECT_EQ(job_->state(), JobState::kRunning);
-  EXPECT_EQ(job_->data(), kFewer) << "which the next checkpoint says";
+  EXPECT_EQ(job_->view().data.identity(), kFewer) << "which the next checkpoint says";
 }
 
 TEST_F(RestoredDataTest, WhatCouldNotBeReadNowIsStillKnown) {
@@ -180,7 +181,7 @@ TEST_F(RestoredDataTest, WhatCouldNotBeReadNowIsStillKnown) {
   EXPECT_THAT(alarms(ready(102, unread)), IsEmpty());
   ready(101, kDigits);
   EXPECT_EQ(job_->state(), JobState::kRunning);
-  EXPECT_EQ(job_->data(), kDigits);
+  EXPECT_EQ(job_->view().data.identity(), kDigits);
 }
 
 TEST_F(RestoredDataTest, ButNotOneWorkerAlone) {

@@ -33,7 +33,8 @@ class DoubtTest : public RecoveryTest {
   void begin_epoch(double now) {
     ASSERT_THAT(only<TakeEpoch>(actions_), SizeIs(1)) << now;
     job_->on_epoch(job_->epoch().value() + 1, at(now));
-    for (const Participant& p : job_->servers()) job_->on_ready(p.node.id, job_->epoch(), at(now));
+    for (const Participant& p : job_->view().roster.servers)
+      job_->on_ready(p.node.id, job_->epoch(), at(now));
   }
   void cannot_read(std::uint64_t id, double now) {
     actions_ = job_->on_failed(NodeId(id), job_->epoch(), "checkpoint 7-3: bits",
@@ -43,12 +44,13 @@ class DoubtTest : public RecoveryTest {
 
 TEST_F(DoubtTest, ItsWordAloneCondemnsNothing) {
   cannot_read(103, 6);
-  EXPECT_THAT(job_->recovering_from(), HasSubstr("others have not tried"));
+  EXPECT_THAT(job_->view().recovery.reason(), HasSubstr("others have not tried"));
   EXPECT_EQ(job_->counts().of(EpochEnd::kCheckpointUnreadable), 0u);
   join(from_its_own(104), 7);
   begin_epoch(7);
-  EXPECT_EQ(job_->restore()->iteration(), 3) << "as if nobody had said anything";
-  EXPECT_EQ(job_->workers()[1].node.id, NodeId(104)) << "who has not failed comes first";
+  EXPECT_EQ(job_->view().source.manifest()->iteration(), 3) << "as if nobody had said anything";
+  EXPECT_EQ(job_->view().roster.workers[1].node.id, NodeId(104))
+      << "who has not failed comes first";
   get_ready(8);
   EXPECT_EQ(job_->state(), JobState::kRunning);
 }
@@ -56,7 +58,7 @@ TEST_F(DoubtTest, ItsWordAloneCondemnsNothing) {
 TEST_F(DoubtTest, WhoTrainedBeforeIsBelieved) {
   cannot_read(101, 6);
   begin_epoch(6);
-  EXPECT_EQ(job_->restore()->iteration(), 2);
+  EXPECT_EQ(job_->view().source.manifest()->iteration(), 2);
   EXPECT_EQ(job_->counts().of(EpochEnd::kCheckpointUnreadable), 1u);
 }
 
@@ -67,7 +69,7 @@ TEST_F(DoubtTest, TwoAreBelieved) {
   cannot_read(104, 8);
   EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
   begin_epoch(8);
-  EXPECT_EQ(job_->restore()->iteration(), 2);
+  EXPECT_EQ(job_->view().source.manifest()->iteration(), 2);
 }
 
 TEST_F(DoubtTest, WhoIsNeededIsBelievedTheSecondTime) {
@@ -78,12 +80,12 @@ TEST_F(DoubtTest, WhoIsNeededIsBelievedTheSecondTime) {
   EXPECT_THAT(only<TakeEpoch>(job_->tick(at(33))), IsEmpty()) << "another one may come";
   actions_ = job_->tick(at(34.1));
   begin_epoch(34.1);
-  EXPECT_EQ(job_->restore()->iteration(), 3);
-  ASSERT_THAT(job_->workers(), SizeIs(2));
-  EXPECT_EQ(job_->workers()[1].node.id, NodeId(103));
+  EXPECT_EQ(job_->view().source.manifest()->iteration(), 3);
+  ASSERT_THAT(job_->view().roster.workers, SizeIs(2));
+  EXPECT_EQ(job_->view().roster.workers[1].node.id, NodeId(103));
   cannot_read(103, 35);
   begin_epoch(35);
-  EXPECT_EQ(job_->restore()->iteration(), 2);
+  EXPECT_EQ(job_->view().source.manifest()->iteration(), 2);
   get_ready(36);
   EXPECT_EQ(job_->state(), JobState::kRunning);
 }
@@ -100,8 +102,8 @@ TEST_F(DoubtTest, SparesOfItsMachineAreNobodyElse) {
   EXPECT_THAT(only<TakeEpoch>(job_->tick(at(33))), IsEmpty());
   actions_ = job_->tick(at(34.1));
   begin_epoch(34.1);
-  ASSERT_THAT(job_->workers(), SizeIs(2));
-  cannot_read(job_->workers()[1].node.id.value(), 35);
+  ASSERT_THAT(job_->view().roster.workers, SizeIs(2));
+  cannot_read(job_->view().roster.workers[1].node.id.value(), 35);
   actions_ = job_->tick(at(46));
   EXPECT_EQ(job_->counts().of(EpochEnd::kCheckpointUnreadable), 1u);
 }
@@ -142,13 +144,13 @@ TEST_F(DoubtTest, WhoIsNotNeededIsNotBelieved) {
   train(3, 6);
   commit(5, 7);
   begin_epoch(7);
-  ASSERT_THAT(job_->workers(), SizeIs(3));
+  ASSERT_THAT(job_->view().roster.workers, SizeIs(3));
   cannot_read(103, 8);
   EXPECT_THAT(only<TakeEpoch>(actions_), IsEmpty());
   actions_ = job_->tick(at(37.1));
   begin_epoch(37.1);
-  EXPECT_THAT(job_->workers(), SizeIs(2));
-  EXPECT_EQ(job_->restore()->iteration(), 5);
+  EXPECT_THAT(job_->view().roster.workers, SizeIs(2));
+  EXPECT_EQ(job_->view().source.manifest()->iteration(), 5);
   get_ready(38);
   EXPECT_EQ(job_->state(), JobState::kRunning);
 }
@@ -160,7 +162,7 @@ TEST_F(DoubtTest, AServerIsBelievedAboutItsOwnStore) {
   begin_epoch(8);
   cannot_read(4, 9);
   begin_epoch(9);
-  EXPECT_EQ(job_->restore()->iteration(), 2);
+  EXPECT_EQ(job_->view().source.manifest()->iteration(), 2);
 }
 
 }  // namespace

@@ -51,8 +51,8 @@ TEST_F(FullDiskTest, WhatCannotBeWrittenDownWhileOthersHaltIsTriedAgain) {
   EXPECT_EQ(job_->state(), JobState::kReplacing);
   join(node(103), 8);
   actions_ = job_->on_epoch(9, at(8));
-  ASSERT_NE(job_->restore(), nullptr);
-  EXPECT_EQ(job_->restore()->iteration(), 4);
+  ASSERT_NE(job_->view().source.manifest(), nullptr);
+  EXPECT_EQ(job_->view().source.manifest()->iteration(), 4);
 }
 
 /// What all hold in memory is stored, and its manifest finds no room.
@@ -88,8 +88,8 @@ TEST_F(StoredTest, CostsNoIterationOnceThereIsRoom) {
   EXPECT_EQ(job_->state(), JobState::kReplacing);
   for (const NodeInfo& n : {node(3, 2), node(103), node(104)}) join(n, 401);
   actions_ = job_->on_epoch(9, at(401));
-  ASSERT_NE(job_->restore(), nullptr);
-  EXPECT_EQ(job_->restore()->iteration(), 4);
+  ASSERT_NE(job_->view().source.manifest(), nullptr);
+  EXPECT_EQ(job_->view().source.manifest()->iteration(), 4);
   EXPECT_EQ(job_->counts().checkpoints_failed, 0u);
 }
 
@@ -115,8 +115,8 @@ TEST_F(StoredTest, WhatGetsThereAfterAllIsGoneOnFrom) {
   written(absl::OkStatus(), 6 + kPatience);
   join(node(103), 7 + kPatience);
   actions_ = job_->on_epoch(9, at(7 + kPatience));
-  ASSERT_NE(job_->restore(), nullptr);
-  EXPECT_EQ(job_->restore()->iteration(), 4);
+  ASSERT_NE(job_->view().source.manifest(), nullptr);
+  EXPECT_EQ(job_->view().source.manifest()->iteration(), 4);
 }
 
 TEST_F(StoredTest, AJobThatIsStoppedWaitsNoLongerThanItMay) {
@@ -130,7 +130,7 @@ TEST_F(StoredTest, AJobThatIsStoppedWaitsNoLongerThanItMay) {
   EXPECT_THAT(job_->progress(at(10)).message, HasSubstr("disk full"));
   job_->tick(at(25.1));
   EXPECT_EQ(job_->state(), JobState::kFailed);
-  EXPECT_TRUE(job_->ended_unsaved());
+  EXPECT_TRUE(job_->view().ending.ended_unsaved());
   EXPECT_THAT(job_->progress(at(26)).message, HasSubstr("7-4 is not written down: disk full"));
 }
 
@@ -143,8 +143,8 @@ TEST_F(StoredTest, WhatIsBeingWrittenIsNoLessSafe) {
   join(node(103), 12);
   join(node(104), 12);
   actions_ = job_->on_epoch(9, at(12));
-  ASSERT_NE(job_->restore(), nullptr);
-  EXPECT_EQ(job_->restore()->iteration(), 4);
+  ASSERT_NE(job_->view().source.manifest(), nullptr);
+  EXPECT_EQ(job_->view().source.manifest()->iteration(), 4);
 }
 
 }  // namespace

@@ -34,16 +34,18 @@ class GroupsTest : public RecoveryTest {
   }
   std::vector<std::uint64_t> ranks() const {
     std::vector<std::uint64_t> ids;
-    for (const Participant& worker : job_->workers()) ids.push_back(worker.node.id.value());
+    for (const Participant& worker : job_->view().roster.workers)
+      ids.push_back(worker.node.id.value());
     return ids;
   }
   std::vector<std::uint32_t> leaders() const {
     std::vector<std::uint32_t> leaders;
-    for (const WorkerRank leader : job_->plan()->leaders) leaders.push_back(leader.value());
+    for (const WorkerRank leader : job_->view().run.plan->leaders)
+      leaders.push_back(leader.value());
     return leaders;
   }
   void halt_all(double now) {
-    for (const auto* group : {&job_->workers(), &job_->servers()}) {
+    for (const auto* group : job_->view().roster.groups()) {
       for (const Participant& p : *group) {
         if (p.state != ParticipantState::kLost) halt(p.node.id.value(), 0, 0, now);
       }
@@ -54,7 +56,8 @@ class GroupsTest : public RecoveryTest {
 TEST_F(GroupsTest, RanksStandTogetherByMachine) {
   EXPECT_THAT(ranks(), ElementsAre(101, 103, 102, 104));
   EXPECT_THAT(leaders(), ElementsAre(0, 0, 2, 2));
-  for (std::uint32_t rank = 0; rank < 4; ++rank) EXPECT_EQ(job_->workers()[rank].index, rank);
+  for (std::uint32_t rank = 0; rank < 4; ++rank)
+    EXPECT_EQ(job_->view().roster.workers[rank].index, rank);
 }
 
 TEST_F(GroupsTest, OfMoreThanAreWantedTheFullestMachineIsTaken) {
@@ -70,7 +73,7 @@ TEST_F(GroupsTest, AServerThatIsGoneChangesNoGroup) {
   halt_all(4);
   EXPECT_THAT(only<TakeEpoch>(job_->tick(at(34.1))), SizeIs(1));
   job_->on_epoch(9, at(34.2));
-  ASSERT_EQ(job_->plan()->servers(), 1U);
+  ASSERT_EQ(job_->view().run.plan->servers(), 1U);
   EXPECT_THAT(leaders(), ElementsAre(0, 0, 0, 0)) << "planned anew there would be none";
 }
 
@@ -191,18 +194,18 @@ TEST_F(GroupsTest, ARestoredJobHasItsGroupsOnOneMachineEach) {
   JobDescription d = description();
   d.workers = 4;
   d.epoch = Epoch(9);
-  d.committed = {job_->checkpoints().committed().at(snapshot_id(Epoch(7), 5))};
+  d.committed = {job_->view().checkpoints.committed().at(snapshot_id(Epoch(7), 5))};
   d.source = snapshot_id(Epoch(7), 5);
   // The fullest machine comes first, but pairs are what is wanted.
   members_ = {on("a", 1),   on("b", 2),   on("c", 101), on("c", 102), on("c", 103),
               on("a", 104), on("b", 105), on("a", 106), on("b", 107)};
   job_.emplace(JobRunOptions{}, d, at(0));
   job_->on_members(members_, at(1));
-  ASSERT_THAT(job_->workers(), SizeIs(4));
+  ASSERT_THAT(job_->view().roster.workers, SizeIs(4));
   EXPECT_THAT(leaders(), ElementsAre(0, 0, 2, 2));
   for (const std::size_t leader : {0, 2}) {
-    EXPECT_TRUE(same_machine(job_->workers()[leader].node.address,
-                             job_->workers()[leader + 1].node.address));
+    EXPECT_TRUE(same_machine(job_->view().roster.workers[leader].node.address,
+                             job_->view().roster.workers[leader + 1].node.address));
   }
 }
 

@@ -13,7 +13,7 @@ using ::testing::SizeIs;
 
 TEST_F(RecoveryTest, MoreWorkersAreTakenInFromACheckpoint) {
   begin(elastic(60));
-  EXPECT_EQ(job_->batch_size(), 30);
+  EXPECT_EQ(job_->view().run.elastic.batch_size, 30);
   train(0, 3);
   join(node(103), 4);
   EXPECT_THAT(only<LogLine>(actions_)[0].text, HasSubstr("1 more worker came"));
@@ -28,16 +28,16 @@ TEST_F(RecoveryTest, MoreWorkersAreTakenInFromACheckpoint) {
   EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
   actions_ = job_->on_epoch(9, at(7));
   EXPECT_EQ(only<RollBackMetrics>(actions_)[0].iteration, 5);
-  ASSERT_THAT(job_->workers(), SizeIs(3));
-  EXPECT_EQ(job_->workers()[2].node.id, NodeId(103));
-  EXPECT_EQ(job_->batch_size(), 20);
-  EXPECT_EQ(job_->job_json(), "with 3");
-  EXPECT_EQ(job_->restore()->samples, 5u * 60u) << "where the data goes on";
-  EXPECT_EQ(job_->recoveries(), 0);
+  ASSERT_THAT(job_->view().roster.workers, SizeIs(3));
+  EXPECT_EQ(job_->view().roster.workers[2].node.id, NodeId(103));
+  EXPECT_EQ(job_->view().run.elastic.batch_size, 20);
+  EXPECT_EQ(job_->view().run.elastic.job_json, "with 3");
+  EXPECT_EQ(job_->view().source.manifest()->samples, 5u * 60u) << "where the data goes on";
+  EXPECT_EQ(job_->view().recovery.recoveries(), 0);
   EXPECT_EQ(job_->counts().of(EpochEnd::kMoreWorkers), 1u);
   get_ready(8);
   actions_ = {};
-  for (const Participant& w : job_->workers()) {
+  for (const Participant& w : job_->view().roster.workers) {
     actions_ = job_->on_iteration(w.node.id, job_->epoch(), 5, 1.0, at(9));
   }
   EXPECT_THAT(only<AppendMetrics>(actions_)[0].line, HasSubstr("\"learning_rate\":1.0,"));
@@ -62,7 +62,8 @@ TEST_F(RecoveryTest, WhoComesNearTheEndIsNotTakenIn) {
   join(node(103), 4);
   EXPECT_THAT(only<SendSave>(job_->tick(at(10))), IsEmpty());
   train(kIterations - 4, kIterations);
-  for (const Participant& w : job_->workers()) job_->on_finished(w.node.id, job_->epoch(), at(11));
+  for (const Participant& w : job_->view().roster.workers)
+    job_->on_finished(w.node.id, job_->epoch(), at(11));
   job_->on_model_stored(job_->epoch(), at(11));
   EXPECT_EQ(job_->state(), JobState::kDone) << "there is no checkpoint to wait for";
 }
@@ -72,7 +73,7 @@ class LateGrowthTest : public RecoveryTest {
   /// A checkpoint at 5 is asked for, from which to go on with the new worker.
   void train_to_the_end_while_another_comes() {
     JobDescription d = elastic(60);
-    d.checkpoint_every = kIterations;
+    d.checkpoints.every = kIterations;
     begin(d);
     train(0, 3);
     join(node(103), 4);
@@ -83,7 +84,8 @@ class LateGrowthTest : public RecoveryTest {
 
 TEST_F(LateGrowthTest, ATrainedJobIsNotTrainedFurtherWithOthers) {
   train_to_the_end_while_another_comes();
-  for (const Participant& w : job_->workers()) job_->on_finished(w.node.id, job_->epoch(), at(7));
+  for (const Participant& w : job_->view().roster.workers)
+    job_->on_finished(w.node.id, job_->epoch(), at(7));
   job_->on_model_stored(job_->epoch(), at(7));
   commit(5, 8);
   job_->tick(at(8.1));
@@ -103,7 +105,7 @@ TEST_F(LateGrowthTest, ARunThatIsAllButOverDoesNotGoBackForOthers) {
 TEST_F(RecoveryTest, SecondCopiesWaitForASecondServer) {
   JobDescription d = description();
   d.servers = 0;
-  d.replicas = 2;
+  d.checkpoints.replicas = 2;
   members_ = {node(1), node(101), node(102)};
   job_.emplace(JobRunOptions{}, d, at(0));
   members_now(1);
@@ -145,8 +147,8 @@ TEST_F(GpuJobTest, ACpuIsNotTakenInBesideThem) {
   train(3, 6);
   commit(5, 15);
   job_->on_epoch(9, at(15));
-  ASSERT_THAT(job_->workers(), SizeIs(3));
-  EXPECT_EQ(job_->workers()[2].node.id, NodeId(104));
+  ASSERT_THAT(job_->view().roster.workers, SizeIs(3));
+  EXPECT_EQ(job_->view().roster.workers[2].node.id, NodeId(104));
 }
 
 TEST_F(GpuJobTest, ACpuTakesAPlaceOnlyWhenNobodyElseComes) {
@@ -162,8 +164,8 @@ TEST_F(GpuJobTest, ACpuTakesAPlaceOnlyWhenNobodyElseComes) {
   actions_ = job_->tick(at(4 + seconds(d.replace_timeout) + 1));
   ASSERT_THAT(only<TakeEpoch>(actions_), SizeIs(1)) << "slow is better than not at all";
   actions_ = job_->on_epoch(9, at(100));
-  ASSERT_THAT(job_->workers(), SizeIs(2));
-  EXPECT_EQ(job_->workers()[1].node.id, NodeId(103));
+  ASSERT_THAT(job_->view().roster.workers, SizeIs(2));
+  EXPECT_EQ(job_->view().roster.workers[1].node.id, NodeId(103));
   std::vector<std::string> alarms;
   for (const LogLine& line : only<LogLine>(actions_)) {
     if (line.kind == LogLine::Kind::kAlarm) alarms.push_back(line.text);
@@ -201,7 +203,7 @@ TEST_F(RecoveryTest, NumbersThatDoNotDivideTheBatchAreNotUsed) {
   train(3, 6);
   commit(5, 15);
   job_->on_epoch(9, at(15));
-  EXPECT_THAT(job_->workers(), SizeIs(4));
+  EXPECT_THAT(job_->view().roster.workers, SizeIs(4));
 }
 
 /// Begins with the workers 101 and 102 and takes 103 in; all of the epoch prepare.
@@ -215,8 +217,9 @@ class GrowthTest : public RecoveryTest {
     train(3, 6);
     commit(5, 7);
     job_->on_epoch(9, at(7));
-    ASSERT_EQ(job_->workers().size(), 3u);
-    for (const Participant& p : job_->servers()) job_->on_ready(p.node.id, job_->epoch(), at(8));
+    ASSERT_EQ(job_->view().roster.workers.size(), 3u);
+    for (const Participant& p : job_->view().roster.servers)
+      job_->on_ready(p.node.id, job_->epoch(), at(8));
     ASSERT_EQ(job_->state(), JobState::kPreparingWorkers);
   }
   void fails(std::uint64_t id, const std::string& reason) {
@@ -228,11 +231,12 @@ TEST_F(GrowthTest, ANewcomerThatCannotTakePartIsLeftOut) {
   fails(103, "no such file: /data/train");
   EXPECT_EQ(job_->state(), JobState::kReplacing);
   EXPECT_THAT(only<SendStop>(actions_), SizeIs(5)) << "all, the newcomer too";
-  EXPECT_THAT(job_->recovering_from(), HasSubstr("cannot take part: no such file: /data/train"));
+  EXPECT_THAT(job_->view().recovery.reason(),
+              HasSubstr("cannot take part: no such file: /data/train"));
   EXPECT_THAT(only<TakeEpoch>(job_->tick(at(30))), IsEmpty()) << "another one may come";
   EXPECT_THAT(only<TakeEpoch>(job_->tick(at(40))), SizeIs(1));
   job_->on_epoch(10, at(40));
-  EXPECT_THAT(job_->workers(), SizeIs(2));
+  EXPECT_THAT(job_->view().roster.workers, SizeIs(2));
   EXPECT_EQ(job_->counts().of(EpochEnd::kNodeUnfit), 1u);
   get_ready(41);
   EXPECT_EQ(job_->state(), JobState::kRunning);
@@ -246,8 +250,8 @@ TEST_F(GrowthTest, AnotherNewcomerTakesItsPlace) {
   join(node(104), 10);
   EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
   job_->on_epoch(10, at(10));
-  ASSERT_THAT(job_->workers(), SizeIs(3));
-  EXPECT_EQ(job_->workers()[2].node.id, NodeId(104));
+  ASSERT_THAT(job_->view().roster.workers, SizeIs(3));
+  EXPECT_EQ(job_->view().roster.workers[2].node.id, NodeId(104));
 }
 
 /// It took the newcomers longer to get ready than places are kept.
@@ -264,7 +268,7 @@ TEST_F(RecoveryTest, WhoIsLostOnTheWayBackHasItsTimeToo) {
   join(node(104), 329.5);
   EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
   job_->on_epoch(10, at(329.5));
-  EXPECT_THAT(job_->workers(), SizeIs(2));
+  EXPECT_THAT(job_->view().roster.workers, SizeIs(2));
 }
 
 TEST_F(GrowthTest, WhatTheOldOnesCannotDoWithSoManyEndsTheGrowth) {
@@ -272,7 +276,7 @@ TEST_F(GrowthTest, WhatTheOldOnesCannotDoWithSoManyEndsTheGrowth) {
   EXPECT_THAT(only<SendStop>(actions_), SizeIs(5));
   EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1)) << "at once";
   job_->on_epoch(10, at(10));
-  EXPECT_THAT(job_->workers(), SizeIs(2));
+  EXPECT_THAT(job_->view().roster.workers, SizeIs(2));
   get_ready(11);
   EXPECT_EQ(job_->state(), JobState::kRunning);
   join(node(104), 301);
@@ -292,7 +296,8 @@ TEST_F(RecoveryTest, AReplacementThatCannotTakePartMakesRoomForAnother) {
   lose_the_second_worker();
   join(node(103), 5);
   job_->on_epoch(9, at(5));
-  for (const Participant& p : job_->servers()) job_->on_ready(p.node.id, job_->epoch(), at(6));
+  for (const Participant& p : job_->view().roster.servers)
+    job_->on_ready(p.node.id, job_->epoch(), at(6));
   job_->on_failed(NodeId(103), job_->epoch(), "no such file", FailureKind::kJob, at(7));
   EXPECT_EQ(job_->state(), JobState::kReplacing);
   join(node(104), 8);
@@ -300,7 +305,7 @@ TEST_F(RecoveryTest, AReplacementThatCannotTakePartMakesRoomForAnother) {
   job_->on_epoch(10, at(8));
   get_ready(9);
   EXPECT_EQ(job_->state(), JobState::kRunning);
-  EXPECT_EQ(job_->workers()[1].node.id, NodeId(104));
+  EXPECT_EQ(job_->view().roster.workers[1].node.id, NodeId(104));
 }
 
 // The coordinator was stopped for a minute, or heard nobody: those who knocked meanwhile come
@@ -313,7 +318,7 @@ TEST_F(RecoveryTest, TimeInWhichNobodyCouldBeHeardIsNotCounted) {
   join(node(103), 66);
   EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
   job_->on_epoch(9, at(66));
-  EXPECT_THAT(job_->workers(), SizeIs(2));
+  EXPECT_THAT(job_->view().roster.workers, SizeIs(2));
   get_ready(67);
   train(3, 4, 68);
   job_->extend_deadlines(at(3600), at(3670));
@@ -365,7 +370,8 @@ class MishapTest : public GrowthTest {
   void begin_epoch(double now) {
     ASSERT_THAT(only<TakeEpoch>(actions_), SizeIs(1)) << now;
     job_->on_epoch(job_->epoch().value() + 1, at(now));
-    for (const Participant& p : job_->servers()) job_->on_ready(p.node.id, job_->epoch(), at(now));
+    for (const Participant& p : job_->view().roster.servers)
+      job_->on_ready(p.node.id, job_->epoch(), at(now));
   }
   void tick(double now) { actions_ = job_->tick(at(now)); }
 };
@@ -381,14 +387,14 @@ TEST_F(MishapTest, WhoDiesAgainAndAgainIsNotWaitedFor) {
   EXPECT_THAT(only<TakeEpoch>(actions_), IsEmpty());
   tick(20.5);
   begin_epoch(20.5);
-  ASSERT_THAT(job_->workers(), SizeIs(3));
+  ASSERT_THAT(job_->view().roster.workers, SizeIs(3));
   die(105, 21);
   join(node(106), 21);
   tick(36);
   EXPECT_THAT(only<TakeEpoch>(actions_), IsEmpty()) << "its place waits for another one";
   tick(38);
   begin_epoch(38);
-  EXPECT_THAT(job_->workers(), SizeIs(2));
+  EXPECT_THAT(job_->view().roster.workers, SizeIs(2));
   get_ready(39);
   EXPECT_EQ(job_->state(), JobState::kRunning);
   EXPECT_EQ(job_->counts().of(EpochEnd::kNodeUnfit), 3u);
@@ -405,7 +411,7 @@ TEST_F(MishapTest, OthersTakeThePlaceAtOnce) {
   other.peer_host = "10.0.0.110";
   join(other, 11);
   begin_epoch(11);
-  EXPECT_EQ(job_->workers()[2].node.id, NodeId(110));
+  EXPECT_EQ(job_->view().roster.workers[2].node.id, NodeId(110));
 }
 
 TEST_F(MishapTest, WhoHasTrainedBeginsAnew) {
@@ -433,7 +439,7 @@ TEST_F(MishapTest, WhoDiesAtItsFirstBatchHasNotTrained) {
     ASSERT_EQ(job_->state(), JobState::kRunning);
     train(5, 6, now);  // not for the first time
     lose(id, now);
-    for (const Participant& p : std::vector(job_->workers())) {
+    for (const Participant& p : std::vector(job_->view().roster.workers)) {
       if (p.state != ParticipantState::kLost) halt(p.node.id.value(), 6, 6, now);
     }
     for (const std::uint64_t server : {1, 2}) halt(server, 6, 6, now);
@@ -452,7 +458,7 @@ TEST_F(MishapTest, WhoDoesNotReachItsPeersAgainIsLeftOut) {
   };
   unreachable(10);
   begin_epoch(10);
-  ASSERT_THAT(job_->workers(), SizeIs(3)) << "it may be the server's fault";
+  ASSERT_THAT(job_->view().roster.workers, SizeIs(3)) << "it may be the server's fault";
   unreachable(11);
   EXPECT_EQ(job_->state(), JobState::kReplacing);
   tick(20.5);
@@ -462,7 +468,7 @@ TEST_F(MishapTest, WhoDoesNotReachItsPeersAgainIsLeftOut) {
   unreachable(22);
   tick(38);
   begin_epoch(38);
-  EXPECT_THAT(job_->workers(), SizeIs(2));
+  EXPECT_THAT(job_->view().roster.workers, SizeIs(2));
   get_ready(39);
   EXPECT_EQ(job_->state(), JobState::kRunning);
 }
@@ -484,7 +490,7 @@ TEST_F(RecoveryTest, WhoIsNeededIsTakenAfterAShortPauseWhateverItDid) {
     if (std::exchange(asked, false)) {
       taken.push_back(now);
       job_->on_epoch(job_->epoch().value() + 1, at(now));
-      for (const Participant& p : job_->servers()) {
+      for (const Participant& p : job_->view().roster.servers) {
         job_->on_ready(p.node.id, job_->epoch(), at(now));
       }
     }
@@ -518,13 +524,13 @@ TEST_F(RecoveryTest, AMachineThatIsBrokenCostsAJobLessAndLess) {
     look(job_->tick(at(now)));
     if (std::exchange(asked, false)) {
       job_->on_epoch(job_->epoch().value() + 1, at(now));
-      for (const Participant& p : job_->servers()) {
+      for (const Participant& p : job_->view().roster.servers) {
         job_->on_ready(p.node.id, job_->epoch(), at(now));
       }
     }
-    if (job_->state() == JobState::kPreparingWorkers && job_->workers().size() == 3) {
+    if (job_->state() == JobState::kPreparingWorkers && job_->view().roster.workers.size() == 3) {
       taken.push_back(now);
-      const NodeInfo dead = job_->workers()[2].node;
+      const NodeInfo dead = job_->view().roster.workers[2].node;
       std::erase_if(members_, [&dead](const NodeInfo& n) { return n.id == dead.id; });
       look(job_->on_departure(lost(dead), at(now)));
       members_.push_back(node(++newcomer));
@@ -537,7 +543,7 @@ TEST_F(RecoveryTest, AMachineThatIsBrokenCostsAJobLessAndLess) {
     ++trained;
     const Iteration done = job_->progress(at(now)).completed;
     train(done, done + 1, now);
-    if (job_->checkpoints().asked_for() != done + 1) continue;
+    if (job_->view().checkpoints.asked_for() != done + 1) continue;
     commit(done + 1, now);
     look(actions_);
   }
@@ -552,12 +558,12 @@ TEST_F(GrowthTest, WhoDoesNotGetReadyIsLeftOut) {
   EXPECT_THAT(job_->tick(at(600)), IsEmpty());
   actions_ = job_->tick(at(610));
   EXPECT_EQ(job_->state(), JobState::kReplacing);
-  EXPECT_THAT(job_->recovering_from(),
+  EXPECT_THAT(job_->view().recovery.reason(),
               HasSubstr("not ready after 602 s (--prepare-timeout-s): worker 2 (10.0.0.103"));
   EXPECT_THAT(only<SendStop>(actions_), SizeIs(5));
   EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1)) << "its place has waited for long enough";
   job_->on_epoch(10, at(610));
-  EXPECT_THAT(job_->workers(), SizeIs(2));
+  EXPECT_THAT(job_->view().roster.workers, SizeIs(2));
   get_ready(611);
   EXPECT_EQ(job_->state(), JobState::kRunning);
   EXPECT_THAT(only<SendSave>(job_->tick(at(700))), IsEmpty()) << "nor is it taken again";

@@ -82,13 +82,14 @@ class RandomCluster {
     started_ = job_->state() == JobState::kRunning;
     if (!started_ || held_.epoch == job_->epoch()) return;
     held_ = {.epoch = job_->epoch(), .pushed = {}};
-    for (const Participant& w : job_->workers()) held_.pushed[w.index] = job_->first_iteration();
+    for (const Participant& w : job_->view().roster.workers)
+      held_.pushed[w.index] = job_->view().run.first_iteration;
   }
 
   /// One worker finishes an iteration; none is more than one ahead of another.
   void report() {
     if (job_->state() != JobState::kRunning) return;
-    const auto& workers = job_->workers();
+    const auto& workers = job_->view().roster.workers;
     const Participant& w =
         workers[static_cast<std::size_t>(draw(static_cast<int>(workers.size())))];
     Iteration& count = held_.pushed[w.index];
@@ -108,7 +109,7 @@ class RandomCluster {
   /// The servers' part of a periodic checkpoint; sometimes one of them fails.
   void save(Iteration version) {
     if (done_by_all() != version) return;
-    for (const Participant& s : job_->servers()) {
+    for (const Participant& s : job_->view().roster.servers) {
       take(job_->on_checkpoint_report(
           s.node.id, job_->epoch(),
           {.iteration = version, .stored = draw(10) > 0, .reason = "full", .bytes = 1}, 1, now_));
@@ -137,7 +138,7 @@ class RandomCluster {
       // All gradients that are out have arrived: chunks are at the version that all pushed, or one
       // before; a server has both.
       const Iteration newest = done_by_all();
-      const Iteration oldest = std::max(newest - 1, job_->first_iteration());
+      const Iteration oldest = std::max(newest - 1, job_->view().run.first_iteration);
       if (is_here(halt->node)) take(job_->on_halted(halt->node, epoch, {oldest, newest}, now_));
     } else if (const auto* save = std::get_if<SendSave>(&action)) {
       if (!is_here(save->node) || save->node.value() >= 100) return;
@@ -189,7 +190,7 @@ TEST(RandomLosses, EveryRunEndsWithEachLineOfItsMetricsOnce) {
   for (unsigned seed = 0; seed < kRuns; ++seed) {
     RandomCluster cluster(seed);
     cluster.run();
-    recoveries += cluster.job_->recoveries();
+    recoveries += cluster.job_->view().recovery.recoveries();
     const std::string message = cluster.job_->progress(at(1e6)).message;
     if (cluster.job_->state() == JobState::kFailed) {
       EXPECT_THAT(message, HasSubstr("in a row")) << seed;

@@ -37,11 +37,11 @@ TEST_F(RecoveryTest, ALostWorkerCostsNoIterationThatWasFinished) {
   ASSERT_THAT(only<RollBackMetrics>(actions_), SizeIs(1));
   EXPECT_EQ(only<RollBackMetrics>(actions_)[0].iteration, 4);
   EXPECT_THAT(only<SendAssignment>(actions_), SizeIs(2)) << "servers first";
-  ASSERT_NE(job_->restore(), nullptr);
-  EXPECT_EQ(job_->restore()->iteration(), 4);
-  EXPECT_EQ(job_->restore_addresses()[1], "10.0.0.2:4711");
-  EXPECT_EQ(job_->workers()[0].node.id, NodeId(101)) << "the others keep their ranks";
-  EXPECT_EQ(job_->workers()[1].node.id, NodeId(103));
+  ASSERT_NE(job_->view().source.manifest(), nullptr);
+  EXPECT_EQ(job_->view().source.manifest()->iteration(), 4);
+  EXPECT_EQ(job_->view().source.addresses()[1], "10.0.0.2:4711");
+  EXPECT_EQ(job_->view().roster.workers[0].node.id, NodeId(101)) << "the others keep their ranks";
+  EXPECT_EQ(job_->view().roster.workers[1].node.id, NodeId(103));
   get_ready(6);
   EXPECT_EQ(job_->state(), JobState::kRunning);
   train(4, kIterations);
@@ -64,8 +64,8 @@ TEST_F(RecoveryTest, ACheckpointBeyondTheMetricsIsNoBeginning) {
   EXPECT_THAT(only<LogLine>(actions_).back().text, HasSubstr("goes back to checkpoint 7-5"));
   join(node(103), 6);
   actions_ = job_->on_epoch(9, at(6));
-  ASSERT_NE(job_->restore(), nullptr);
-  EXPECT_EQ(job_->restore()->iteration(), 5);
+  ASSERT_NE(job_->view().source.manifest(), nullptr);
+  EXPECT_EQ(job_->view().source.manifest()->iteration(), 5);
   EXPECT_EQ(only<RollBackMetrics>(actions_).at(0).iteration, 5);
 }
 
@@ -87,7 +87,7 @@ class RestoreTest : public RecoveryTest {
     d_.source = snapshot_id(Epoch(7), 5);
   }
   const CheckpointManifest& checkpoint(Iteration iteration) const {
-    return job_->checkpoints().committed().at(snapshot_id(Epoch(7), iteration));
+    return job_->view().checkpoints.committed().at(snapshot_id(Epoch(7), iteration));
   }
   void restore() {
     job_.emplace(JobRunOptions{}, d_, at(0));
@@ -102,9 +102,9 @@ TEST_F(RestoreTest, BeginsThereWithItsMetricsAndItsSchemes) {
   EXPECT_EQ(job_->progress(at(1)).completed, 5);
   ASSERT_THAT(only<RollBackMetrics>(actions_), SizeIs(1));
   EXPECT_EQ(only<RollBackMetrics>(actions_)[0].iteration, 5);
-  EXPECT_EQ(job_->restore()->iteration(), 5);
-  EXPECT_EQ(job_->restore_addresses()[0], "10.0.0.1:4711");
-  EXPECT_THAT(job_->plan_basis(), HasSubstr("checkpoint 7-5"));
+  EXPECT_EQ(job_->view().source.manifest()->iteration(), 5);
+  EXPECT_EQ(job_->view().source.addresses()[0], "10.0.0.1:4711");
+  EXPECT_THAT(job_->view().run.plan_basis, HasSubstr("checkpoint 7-5"));
   get_ready(2);
   train(5, kIterations);
   EXPECT_EQ(job_->progress(at(7)).completed, kIterations);
@@ -116,9 +116,10 @@ TEST_F(RestoreTest, OtherNumbersOfNodesFetchFromTheSameStores) {
   members_ = {node(4), node(1), node(2), node(101), node(102), node(103)};
   restore();
   ASSERT_THAT(only<SendAssignment>(actions_), SizeIs(1));
-  EXPECT_EQ(job_->servers()[0].node.id, NodeId(4)) << "it holds nothing of the checkpoint";
-  EXPECT_EQ(job_->restore_addresses()[1], "10.0.0.2:4711");
-  EXPECT_EQ(job_->plan_basis(), "not calibrated: a test plans without") << "other workers";
+  EXPECT_EQ(job_->view().roster.servers[0].node.id, NodeId(4))
+      << "it holds nothing of the checkpoint";
+  EXPECT_EQ(job_->view().source.addresses()[1], "10.0.0.2:4711");
+  EXPECT_EQ(job_->view().run.plan_basis, "not calibrated: a test plans without") << "other workers";
 }
 
 TEST_F(RestoreTest, WaitsForTheServersThatHaveIt) {
@@ -134,7 +135,7 @@ TEST_F(RestoreTest, WaitsForTheServersThatHaveIt) {
   restore();
   join(node(3, 2), 2);  // another process with that data directory
   EXPECT_THAT(only<SendAssignment>(actions_), SizeIs(1));
-  EXPECT_EQ(job_->restore_addresses()[1], "10.0.0.3:4711");
+  EXPECT_EQ(job_->view().source.addresses()[1], "10.0.0.3:4711");
 }
 
 TEST_F(RestoreTest, ALostServerGoesBackToTheSourceAndToNoOther) {
@@ -143,7 +144,7 @@ TEST_F(RestoreTest, ALostServerGoesBackToTheSourceAndToNoOther) {
   lose(1, 4);
   join(node(3, 1), 5);
   job_->on_epoch(10, at(5));
-  EXPECT_EQ(job_->restore()->snapshot, snapshot_id(Epoch(7), 5));
+  EXPECT_EQ(job_->view().source.manifest()->snapshot, snapshot_id(Epoch(7), 5));
 }
 
 TEST_F(RestoreTest, AnUnreadableSourceSaysThatThereMayBeOthers) {
@@ -158,10 +159,11 @@ TEST_F(RestoreTest, AnUnreadableSourceSaysThatThereMayBeOthers) {
 
 TEST_F(RecoveryTest, AJobIsDoneWhenItsLastCheckpointIs) {
   JobDescription d = description();
-  d.checkpoint_every = 4;
+  d.checkpoints.every = 4;
   begin(d);
   train(0, kIterations);
-  for (const Participant& w : job_->workers()) job_->on_finished(w.node.id, job_->epoch(), at(4));
+  for (const Participant& w : job_->view().roster.workers)
+    job_->on_finished(w.node.id, job_->epoch(), at(4));
   job_->on_model_stored(job_->epoch(), at(4));
   EXPECT_EQ(job_->state(), JobState::kRunning);
   EXPECT_THAT(job_->progress(at(4)).message, HasSubstr("last checkpoint"));
@@ -175,10 +177,11 @@ TEST_F(RecoveryTest, AJobIsDoneWhenItsLastCheckpointIs) {
 
 TEST_F(RecoveryTest, AJobIsDoneWhenTheCheckpointsThatWereDueAre) {
   JobDescription d = description();
-  d.checkpoint_every = 5;
+  d.checkpoints.every = 5;
   begin(d);
   train(0, kIterations);
-  for (const Participant& w : job_->workers()) job_->on_finished(w.node.id, job_->epoch(), at(4));
+  for (const Participant& w : job_->view().roster.workers)
+    job_->on_finished(w.node.id, job_->epoch(), at(4));
   job_->on_model_stored(job_->epoch(), at(4));
   EXPECT_EQ(job_->state(), JobState::kRunning);
   // At once, as of a worker: the disks of servers are slower.
@@ -192,10 +195,11 @@ TEST_F(RecoveryTest, AJobIsDoneWhenTheCheckpointsThatWereDueAre) {
 TEST_F(RecoveryTest, ALastCheckpointThatNeverComesIsNotWaitedForForEver) {
   for (const bool lose_server : {false, true}) {
     JobDescription d = description();
-    d.checkpoint_every = 4;
+    d.checkpoints.every = 4;
     begin(d);
     train(0, kIterations);
-    for (const Participant& w : job_->workers()) job_->on_finished(w.node.id, job_->epoch(), at(4));
+    for (const Participant& w : job_->view().roster.workers)
+      job_->on_finished(w.node.id, job_->epoch(), at(4));
     job_->on_model_stored(job_->epoch(), at(4));
     if (lose_server) {
       lose(1, 5);
@@ -228,7 +232,7 @@ TEST_F(RecoveryTest, WhatDoesNotFitTogetherGoesBackToTheCheckpoint) {
   EXPECT_THAT(only<SendStop>(actions_), SizeIs(3));
   join(node(103), 5);
   job_->on_epoch(9, at(5));
-  EXPECT_EQ(job_->restore()->iteration(), 2);
+  EXPECT_EQ(job_->view().source.manifest()->iteration(), 2);
 }
 
 TEST_F(RecoveryTest, WhoDoesNotHaltIsNotWaitedForForEver) {
@@ -278,8 +282,8 @@ TEST_F(RecoveryTest, ALostServerIsAwaitedWithItsData) {
   EXPECT_THAT(only<TakeEpoch>(actions_), SizeIs(1));
   actions_ = job_->on_epoch(9, at(6));
   EXPECT_EQ(only<RollBackMetrics>(actions_)[0].iteration, 4);
-  EXPECT_EQ(job_->servers()[1].node.id, NodeId(4));
-  EXPECT_EQ(job_->restore_addresses()[1], "10.0.0.4:4711");
+  EXPECT_EQ(job_->view().roster.servers[1].node.id, NodeId(4));
+  EXPECT_EQ(job_->view().source.addresses()[1], "10.0.0.4:4711");
 }
 
 /// As the record has it meanwhile, from which the next coordinator goes on: from the beginning it
@@ -289,19 +293,19 @@ TEST_F(RecoveryTest, WhileTheCheckpointsServerIsAwayTheEpochIsWhatItWas) {
   join(node(103), 5);
   job_->on_epoch(9, at(5));
   get_ready(6);
-  ASSERT_EQ(job_->first_iteration(), 3);
+  ASSERT_EQ(job_->view().run.first_iteration, 3);
   train(3, 5, 6.5);
   lose(2, 7);
   for (const double later : {7.1, 60.0, 200.0}) {
     job_->tick(at(later));
     EXPECT_EQ(job_->state(), JobState::kReplacing);
-    EXPECT_EQ(job_->first_iteration(), 3);
-    EXPECT_EQ(job_->samples(), 3u * 2 * 32);
+    EXPECT_EQ(job_->view().run.first_iteration, 3);
+    EXPECT_EQ(job_->view().run.samples, 3u * 2 * 32);
   }
   join(node(4, /*store=*/2), 201);
   actions_ = job_->on_epoch(11, at(201));
   EXPECT_EQ(only<RollBackMetrics>(actions_)[0].iteration, 3);
-  EXPECT_THAT(job_->servers(), SizeIs(2)) << "its place has waited for it";
+  EXPECT_THAT(job_->view().roster.servers, SizeIs(2)) << "its place has waited for it";
 }
 
 TEST_F(RecoveryTest, WithoutACheckpointItBeginsAnew) {
@@ -309,8 +313,8 @@ TEST_F(RecoveryTest, WithoutACheckpointItBeginsAnew) {
   lose(2, 4);
   join(node(4, 2), 6);
   actions_ = job_->on_epoch(9, at(6));
-  EXPECT_EQ(job_->restore(), nullptr);
-  EXPECT_EQ(job_->first_iteration(), 0);
+  EXPECT_EQ(job_->view().source.manifest(), nullptr);
+  EXPECT_EQ(job_->view().run.first_iteration, 0);
   EXPECT_EQ(only<RollBackMetrics>(actions_)[0].iteration, 0);
   EXPECT_EQ(job_->counts().of(EpochEnd::kServerLost), 1u);
 }
@@ -324,17 +328,17 @@ TEST_F(RecoveryTest, WithFewerServersItGoesOnByTheSameSchemes) {
   };
   begin(d);
   EXPECT_EQ(kept.back(), std::nullopt);
-  const Scheme scheme = job_->plan()->layers[0].scheme;
-  const std::string reason = job_->plan()->layers[0].reason;
+  const Scheme scheme = job_->view().run.plan->layers[0].scheme;
+  const std::string reason = job_->view().run.plan->layers[0].reason;
   train(0, 5);
   lose(2, 4);
   job_->tick(at(4 + seconds(d.replace_timeout) + 1));
   job_->on_epoch(9, at(100));
-  ASSERT_EQ(job_->plan()->servers(), 1u);
+  ASSERT_EQ(job_->view().run.plan->servers(), 1u);
   ASSERT_TRUE(kept.back());
   EXPECT_EQ(kept.back()->layers[0].scheme, scheme);
-  EXPECT_EQ(job_->plan()->layers[0].scheme, scheme);
-  EXPECT_EQ(job_->plan()->layers[0].reason, reason) << "the job has no sync.plan";
+  EXPECT_EQ(job_->view().run.plan->layers[0].scheme, scheme);
+  EXPECT_EQ(job_->view().run.plan->layers[0].reason, reason) << "the job has no sync.plan";
 }
 
 TEST_F(RecoveryTest, AfterAWhileItGoesOnWithFewerWorkers) {
@@ -345,11 +349,11 @@ TEST_F(RecoveryTest, AfterAWhileItGoesOnWithFewerWorkers) {
   EXPECT_THAT(only<TakeEpoch>(job_->tick(at(33.9))), IsEmpty());
   EXPECT_THAT(only<TakeEpoch>(job_->tick(at(34.1))), SizeIs(1));
   job_->on_epoch(9, at(34.2));
-  ASSERT_THAT(job_->workers(), SizeIs(1));
-  EXPECT_EQ(job_->workers()[0].node.id, NodeId(102));
-  EXPECT_EQ(job_->workers()[0].index, 0u);
-  EXPECT_EQ(job_->plan()->workers(), 1u);
-  EXPECT_EQ(job_->restore()->iteration(), 4);
+  ASSERT_THAT(job_->view().roster.workers, SizeIs(1));
+  EXPECT_EQ(job_->view().roster.workers[0].node.id, NodeId(102));
+  EXPECT_EQ(job_->view().roster.workers[0].index, 0u);
+  EXPECT_EQ(job_->view().run.plan->workers(), 1u);
+  EXPECT_EQ(job_->view().source.manifest()->iteration(), 4);
 }
 
 TEST_F(RecoveryTest, ButNotWithFewerThanTheJobAllows) {
@@ -413,10 +417,10 @@ TEST_F(RecoveryTest, ACheckpointThatCannotBeReadIsNotTriedAgain) {
   lose(2, 4);
   join(node(4, 2), 5);
   job_->on_epoch(9, at(5));
-  EXPECT_EQ(job_->restore()->iteration(), 4);
+  EXPECT_EQ(job_->view().source.manifest()->iteration(), 4);
   job_->on_failed(NodeId(1), Epoch(9), "checkpoint 7-4: bits", FailureKind::kCheckpoint, at(6));
   actions_ = job_->on_epoch(10, at(6));
-  EXPECT_EQ(job_->restore()->iteration(), 2);
+  EXPECT_EQ(job_->view().source.manifest()->iteration(), 2);
   EXPECT_EQ(only<RollBackMetrics>(actions_)[0].iteration, 2);
   job_->on_failed(NodeId(1), Epoch(10), "checkpoint 7-2: bits", FailureKind::kCheckpoint, at(6));
   EXPECT_EQ(job_->state(), JobState::kFailed) << "never silently from the beginning";
@@ -444,7 +448,7 @@ TEST_F(RecoveryTest, LossesOnTheWayBackAreNoStandstill) {
     train(i, i + 1, now);
     lose(next_lost_++, now);
     std::vector<std::uint64_t> left;
-    for (const auto* group : {&job_->workers(), &job_->servers()}) {
+    for (const auto* group : job_->view().roster.groups()) {
       for (const Participant& p : *group) {
         if (p.state != ParticipantState::kLost) left.push_back(p.node.id.value());
       }
@@ -455,7 +459,7 @@ TEST_F(RecoveryTest, LossesOnTheWayBackAreNoStandstill) {
     job_->on_epoch(job_->epoch().value() + 1, at(now));
     get_ready(now);
     ASSERT_EQ(job_->state(), JobState::kRunning) << i;
-    EXPECT_EQ(job_->first_iteration(), i + 1);
+    EXPECT_EQ(job_->view().run.first_iteration, i + 1);
   }
 }
 

@@ -103,8 +103,9 @@ TEST_F(JobResumeTest, GoesOnWhereTheEarlierOneStopped) {
   EXPECT_EQ(progress.loss, 1.5);
   EXPECT_EQ(progress.test->accuracy, 0.75);
   EXPECT_EQ(progress.training_seconds, 61.0);
-  EXPECT_EQ(progress.training_from, job_->first_iteration()) << "it is the time of this epoch";
-  EXPECT_EQ(job_->plan_basis(), "not calibrated");
+  EXPECT_EQ(progress.training_from, job_->view().run.first_iteration)
+      << "it is the time of this epoch";
+  EXPECT_EQ(job_->view().run.plan_basis, "not calibrated");
   EXPECT_THAT(only<CountRefusal>(report(11, 1)), SizeIs(1)) << "metrics.jsonl has it";
   EXPECT_THAT(report(11, 2), IsEmpty());
   const auto lines = only<AppendMetrics>(report(12, 2));
@@ -138,12 +139,12 @@ TEST_F(JobResumeTest, ReportsThatWereKeptDoNotShowThatTheJobAdvancesNow) {
   ASSERT_TRUE(back(11, 0, 0, kEpoch, 4).has_value());
   for (const Iteration iteration : {2, 3}) {
     EXPECT_THAT(report(11, iteration), IsEmpty());
-    EXPECT_EQ(job_->advances(), 0u) << iteration;
+    EXPECT_EQ(job_->view().training.advances(), 0u) << iteration;
   }
   EXPECT_THAT(report(11, 4), IsEmpty());
-  EXPECT_EQ(job_->advances(), 1u);
+  EXPECT_EQ(job_->view().training.advances(), 1u);
   report(12, 2);
-  EXPECT_EQ(job_->advances(), 1u) << "it is no news";
+  EXPECT_EQ(job_->view().training.advances(), 1u) << "it is no news";
 }
 
 /// The question may have been lost with the stream.
@@ -152,7 +153,7 @@ TEST_F(JobResumeTest, WhoComesBackHearsAgainOfACheckpointThatIsAwaited) {
   ASSERT_TRUE(back(1, 0).has_value());
   EXPECT_THAT(only<SendSave>(actions_), IsEmpty());
   ASSERT_TRUE(job_->save_checkpoint(at(101)).ok());
-  const auto version = job_->checkpoints().asked_for();
+  const auto version = job_->view().checkpoints.asked_for();
   ASSERT_TRUE(version);
   for (const auto& [id, index] : {std::pair{1, 0}, {12, 1}}) {
     ASSERT_TRUE(back(static_cast<std::uint64_t>(id), static_cast<std::uint32_t>(index)));
@@ -236,9 +237,10 @@ TEST_F(JobResumeTest, AnEpochThatWasOverIsLeftByAllAtOnce) {
   EXPECT_EQ(job_->state(), JobState::kReplacing);
   EXPECT_THAT(only<SendStop>(actions), IsEmpty()) << "nobody is in it";
   lose(12, NodeRole::kWorker);
-  EXPECT_EQ(job_->recovering_from(), "worker 0 is in epoch 4") << "they leave because of that";
+  EXPECT_EQ(job_->view().recovery.reason(), "worker 0 is in epoch 4")
+      << "they leave because of that";
   for (const std::uint64_t id : {1, 11, 12}) EXPECT_FALSE(job_->has_part(NodeId(id)));
-  EXPECT_EQ(job_->recoveries(), 1);
+  EXPECT_EQ(job_->view().recovery.recoveries(), 1);
 }
 
 TEST_F(JobResumeTest, WhatTheEarlierOneHaltedIsRecovered) {
@@ -318,7 +320,7 @@ TEST_F(RecoveryResumeTest, AfterTheEndOfTheEpochNewNodesBeginTheNextAtOnce) {
   EXPECT_EQ(job_->epoch(), Epoch(9));
   ASSERT_THAT(only<RollBackMetrics>(begun), SizeIs(1));
   EXPECT_EQ(only<RollBackMetrics>(begun)[0].iteration, 0) << "there is no checkpoint";
-  EXPECT_EQ(job_->workers()[1].node.id, NodeId(23));
+  EXPECT_EQ(job_->view().roster.workers[1].node.id, NodeId(23));
   for (const std::uint64_t id : {21, 22, 23}) job_->on_ready(NodeId(id), Epoch(9), at(103));
   EXPECT_EQ(job_->state(), JobState::kRunning);
 }
@@ -357,8 +359,8 @@ class CourseTest : public JobResumeTest {
     job_->tick(at(102) + std::chrono::minutes(1));
     actions_ = job_->on_epoch(9, at(163));
     EXPECT_EQ(job_->epoch(), Epoch(9));
-    if (job_->restore() == nullptr) return std::nullopt;
-    return job_->restore()->snapshot;
+    if (job_->view().source.manifest() == nullptr) return std::nullopt;
+    return job_->view().source.manifest()->snapshot;
   }
   std::vector<std::string> alarms() const {
     std::vector<std::string> texts;
@@ -374,9 +376,9 @@ class CourseTest : public JobResumeTest {
 TEST_F(JobResumeTest, WhatItTrainsOnStaysKnown) {
   const DataIdentity data{.train = {.samples = 60000, .digest = 7}, .test = std::nullopt};
   resume(2, false, [&data](RunningJob& running) { running.data = data; });
-  EXPECT_EQ(job_->data(), data);
+  EXPECT_EQ(job_->view().data.identity(), data);
   resume();
-  EXPECT_EQ(job_->data(), std::nullopt) << "an earlier version wrote the record";
+  EXPECT_EQ(job_->view().data.identity(), std::nullopt) << "an earlier version wrote the record";
 }
 
 /// It was preparing an epoch from an older checkpoint than the one that the last had begun from.
@@ -389,7 +391,7 @@ TEST_F(CourseTest, WhatTheRunHasLeftStaysLeftWhenAnotherCoordinatorGoesOn) {
   const SnapshotId one = snapshot_id(Epoch(5), 1), two = snapshot_id(Epoch(5), 2);
   EXPECT_EQ(beginning({one, two}, {}, 2), two);
   EXPECT_EQ(beginning({one, two}, {two}, 2), one) << "nobody else remembers it";
-  EXPECT_THAT(job_->checkpoints().abandoned(), ::testing::Contains(two));
+  EXPECT_THAT(job_->view().checkpoints.abandoned(), ::testing::Contains(two));
   EXPECT_EQ(beginning({two}, {two}, 2), std::nullopt);
   EXPECT_THAT(alarms(), IsEmpty());
 }

@@ -23,8 +23,8 @@ class StopTest : public RecoveryTest {
   enum Saved { kSaved, kUnsaved };
   void expect_end(const std::string& message, Saved saved, std::size_t stops = 4) {
     EXPECT_EQ(job_->state(), JobState::kFailed);
-    EXPECT_TRUE(job_->was_stopped());
-    EXPECT_EQ(job_->ended_unsaved(), saved == kUnsaved);
+    EXPECT_TRUE(job_->view().ending.was_stopped());
+    EXPECT_EQ(job_->view().ending.ended_unsaved(), saved == kUnsaved);
     EXPECT_EQ(job_->progress(at(99)).message, message);
     EXPECT_THAT(only<SendStop>(actions_), SizeIs(stops));
     EXPECT_THAT(only<SendStop>(actions_), Each(Field(&SendStop::reason, message)));
@@ -82,7 +82,7 @@ TEST_F(StopTest, ReportsOfWhatIsSavedAreAwaited) {
   const Iteration saved = only<SendSave>(actions_)[0].iteration;
   commit(saved, 6);
   EXPECT_EQ(job_->state(), JobState::kRunning);
-  EXPECT_TRUE(job_->is_stopping());
+  EXPECT_TRUE(job_->view().ending.is_stopping());
   EXPECT_THAT(job_->progress(at(6)).message,
               HasSubstr("saved; checkpoint 7-" + std::to_string(saved) + " is whole, worker 0 ("));
   EXPECT_THAT(job_->progress(at(6)).message, HasSubstr(") has told of 4 iterations so far"));
@@ -129,11 +129,11 @@ TEST_F(StopTest, WhatIsAskedForMayBeThereAlready) {
   const absl::StatusOr<JobActions> asked = job_->save_checkpoint(at(5));
   ASSERT_TRUE(asked.ok()) << asked.status();
   EXPECT_THAT(only<SendSave>(*asked), IsEmpty());
-  EXPECT_EQ(job_->checkpoints().asked_for(), std::nullopt);
-  EXPECT_EQ(job_->checkpoint_that_was_asked_for(), 6);
+  EXPECT_EQ(job_->view().checkpoints.asked_for(), std::nullopt);
+  EXPECT_EQ(job_->view().saving.asked_for(), 6);
   train(4, 7);
   ASSERT_TRUE(job_->save_checkpoint(at(8)).ok());
-  EXPECT_EQ(job_->checkpoint_that_was_asked_for(), 9);
+  EXPECT_EQ(job_->view().saving.asked_for(), 9);
 }
 
 TEST_F(StopTest, WithoutPatienceItEndsAtOnce) {
@@ -183,7 +183,7 @@ TEST_F(StopTest, ACheckpointThatFailsIsSaid) {
   actions_ = job_->on_checkpoint_report(NodeId(1), job_->epoch(),
                                         {.iteration = saved, .reason = "disk full"}, 1, at(6));
   EXPECT_EQ(job_->state(), JobState::kFailed);
-  EXPECT_TRUE(job_->ended_unsaved());
+  EXPECT_TRUE(job_->view().ending.ended_unsaved());
   EXPECT_THAT(job_->progress(at(7)).message,
               AllOf(HasSubstr("goes on from checkpoint 7-2"),
                     HasSubstr("7-" + std::to_string(saved) + " failed: "), HasSubstr("disk full")));
@@ -217,7 +217,7 @@ TEST_F(StopTest, WithoutAServerThereIsNothingToWaitFor) {
   stop(5);
   lose(1, 6);
   EXPECT_EQ(job_->state(), JobState::kFailed);
-  EXPECT_TRUE(job_->ended_unsaved());
+  EXPECT_TRUE(job_->view().ending.ended_unsaved());
   EXPECT_THAT(job_->progress(at(7)).message, HasSubstr("goes on from checkpoint 7-2"));
   for (const LogLine& line : only<LogLine>(actions_)) {
     EXPECT_THAT(line.text, Not(HasSubstr("goes back to"))) << "it does not";
@@ -235,19 +235,21 @@ TEST_F(StopTest, AJobThatWaitsForNodesEndsAtOnce) {
 TEST_F(StopTest, AJobThatHasAllItsIterationsBecomesDone) {
   train(0, kIterations);
   stop(5);
-  for (const Participant& w : job_->workers()) job_->on_finished(w.node.id, job_->epoch(), at(6));
+  for (const Participant& w : job_->view().roster.workers)
+    job_->on_finished(w.node.id, job_->epoch(), at(6));
   EXPECT_EQ(job_->state(), JobState::kRunning);
   job_->on_model_stored(job_->epoch(), at(7));
   EXPECT_EQ(job_->state(), JobState::kDone);
-  EXPECT_FALSE(job_->was_stopped());
+  EXPECT_FALSE(job_->view().ending.was_stopped());
 }
 
 TEST_F(StopTest, SoDoesOneOfWhichOnlyTheLastCheckpointIsMissing) {
   JobDescription d = description();
-  d.checkpoint_every = kIterations;
+  d.checkpoints.every = kIterations;
   begin(d);
   train(0, kIterations);
-  for (const Participant& w : job_->workers()) job_->on_finished(w.node.id, job_->epoch(), at(4));
+  for (const Participant& w : job_->view().roster.workers)
+    job_->on_finished(w.node.id, job_->epoch(), at(4));
   job_->on_model_stored(job_->epoch(), at(4));
   ASSERT_EQ(job_->state(), JobState::kRunning);
   stop(5, at(0));
@@ -256,7 +258,7 @@ TEST_F(StopTest, SoDoesOneOfWhichOnlyTheLastCheckpointIsMissing) {
 
 TEST_F(StopTest, WithoutItsModelThereIsTheCheckpointOfItsEnd) {
   JobDescription d = description();
-  d.checkpoint_every = kIterations;
+  d.checkpoints.every = kIterations;
   begin(d);
   train(0, kIterations);
   commit(kIterations, 4);
@@ -289,7 +291,7 @@ TEST_F(StopTest, WhatFailsMeanwhileHasFailed) {
   actions_ =
       job_->on_failed(NodeId(101), job_->epoch(), "its data are gone", FailureKind::kJob, at(6));
   EXPECT_EQ(job_->state(), JobState::kFailed);
-  EXPECT_FALSE(job_->was_stopped());
+  EXPECT_FALSE(job_->view().ending.was_stopped());
   EXPECT_EQ(only<LogLine>(actions_).at(0).kind, LogLine::Kind::kAlarm);
 }
 

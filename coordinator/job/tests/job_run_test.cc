@@ -34,7 +34,7 @@ TEST_F(JobRunTest, AnEpochThatIsUsedUpIsLeftOut) {
   actions_ = job_->on_epoch(12, at(2));
   EXPECT_EQ(job_->state(), JobState::kPreparingServers);
   EXPECT_EQ(job_->epoch(), Epoch(12));
-  EXPECT_EQ(job_->plan()->epoch, Epoch(12));
+  EXPECT_EQ(job_->view().run.plan->epoch, Epoch(12));
   EXPECT_THAT(only<SendAssignment>(actions_), SizeIs(2));
 
   job_.emplace(JobRunOptions{}, description(2, 2), at(0));
@@ -70,14 +70,14 @@ TEST_F(JobRunTest, TakesTheFirstThatFitAndAssignsServersFirst) {
   ASSERT_THAT(assigned, SizeIs(1));
   EXPECT_EQ(assigned[0].node, NodeId(1));
   EXPECT_EQ(assigned[0].index, 0u);
-  ASSERT_THAT(job_->workers(), SizeIs(2));
-  EXPECT_EQ(job_->workers()[0].node.id, NodeId(11));
-  EXPECT_EQ(job_->workers()[1].node.id, NodeId(12));
+  ASSERT_THAT(job_->view().roster.workers, SizeIs(2));
+  EXPECT_EQ(job_->view().roster.workers[0].node.id, NodeId(11));
+  EXPECT_EQ(job_->view().roster.workers[1].node.id, NodeId(12));
   const auto files = only<WriteFile>(actions_);
   ASSERT_THAT(files, SizeIs(1));
   EXPECT_EQ(files[0].name, "plan.json");
   EXPECT_EQ(nlohmann::json::parse(files[0].contents)["workers"], 2);
-  EXPECT_EQ(job_->plan()->server_addresses, std::vector<std::string>{"10.0.0.1:4711"});
+  EXPECT_EQ(job_->view().run.plan->server_addresses, std::vector<std::string>{"10.0.0.1:4711"});
 }
 
 TEST_F(JobRunTest, WithoutNumbersTakesAllUpToMaxWorkers) {
@@ -88,8 +88,8 @@ TEST_F(JobRunTest, WithoutNumbersTakesAllUpToMaxWorkers) {
   EXPECT_THAT(job_->on_members(cluster(1, 3), at(1)), IsEmpty());
   job_->on_members(cluster(5, 3), at(2));
   EXPECT_EQ(job_->state(), JobState::kPreparingServers);
-  EXPECT_THAT(job_->workers(), SizeIs(3));
-  EXPECT_THAT(job_->servers(), SizeIs(3));
+  EXPECT_THAT(job_->view().roster.workers, SizeIs(3));
+  EXPECT_THAT(job_->view().roster.servers, SizeIs(3));
 }
 
 TEST_F(JobRunTest, APlanThatCannotBeMadeFailsTheJob) {
@@ -311,7 +311,7 @@ TEST_F(JobRunTest, AWorkerTooFarBehindFailsTheJob) {
 TEST_F(JobRunTest, DoneWhenAllHaveFinishedAndTheModelIsStored) {
   run();
   report_all();
-  EXPECT_TRUE(job_->accepts_model(kEpoch).ok());
+  EXPECT_TRUE(job_->view().ending.accepts_model(kEpoch).ok());
   EXPECT_THAT(only<SendStop>(job_->on_finished(NodeId(12), kEpoch, at(9))), IsEmpty());
   EXPECT_THAT(only<SendStop>(job_->on_model_stored(kEpoch, at(9.5))), IsEmpty());
   actions_ = job_->on_finished(NodeId(11), kEpoch, at(10));
@@ -320,7 +320,7 @@ TEST_F(JobRunTest, DoneWhenAllHaveFinishedAndTheModelIsStored) {
   ASSERT_THAT(stops, SizeIs(4));
   for (const SendStop& stop : stops) EXPECT_TRUE(stop.succeeded);
   EXPECT_EQ(job_->progress(at(100)).training_seconds, 5.0) << "stands still after the end";
-  EXPECT_EQ(job_->accepts_model(kEpoch).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(job_->view().ending.accepts_model(kEpoch).code(), absl::StatusCode::kAborted);
 }
 
 TEST_F(JobRunTest, TheModelMayComeLast) {
@@ -420,10 +420,11 @@ TEST_F(JobRunTest, AFinishedWorkerMayGoButNotWorkerZeroWithItsModel) {
 
 TEST_F(JobRunTest, AModelOfAnotherEpochIsRefused) {
   run();
-  EXPECT_THAT(std::string(job_->accepts_model(Epoch(6)).message()), HasSubstr("epoch 6"));
+  EXPECT_THAT(std::string(job_->view().ending.accepts_model(Epoch(6)).message()),
+              HasSubstr("epoch 6"));
   EXPECT_THAT(job_->on_model_stored(Epoch(6), at(6)), IsEmpty());
   prepare_servers();
-  EXPECT_FALSE(job_->accepts_model(kEpoch).ok()) << "nothing is trained yet";
+  EXPECT_FALSE(job_->view().ending.accepts_model(kEpoch).ok()) << "nothing is trained yet";
 }
 
 TEST_F(JobRunTest, FailFromOutsideEndsItOnce) {

@@ -106,7 +106,7 @@ class RecoveryTest : public ::testing::Test {
     ASSERT_EQ(job_->state(), JobState::kRunning);
   }
   void get_ready(double now) {
-    for (const auto* group : {&job_->servers(), &job_->workers()}) {
+    for (const auto* group : {&job_->view().roster.servers, &job_->view().roster.workers}) {
       for (const Participant& p : *group) job_->on_ready(p.node.id, job_->epoch(), at(now));
     }
   }
@@ -123,7 +123,7 @@ class RecoveryTest : public ::testing::Test {
   }
   void train(Iteration from, Iteration to, double now = 3) {
     for (Iteration i = from; i < to; ++i) {
-      for (const Participant& w : job_->workers()) {
+      for (const Participant& w : job_->view().roster.workers) {
         job_->on_iteration(w.node.id, job_->epoch(), i, 1.0, at(now));
       }
     }
@@ -134,7 +134,7 @@ class RecoveryTest : public ::testing::Test {
   /// Both servers have stored it, and the manifest is written.
   void commit(Iteration iteration, double now) {
     JobActions actions;
-    for (const Participant& server : job_->servers()) {
+    for (const Participant& server : job_->view().roster.servers) {
       if (server.state == ParticipantState::kLost) continue;
       actions = job_->on_checkpoint_report(server.node.id, job_->epoch(),
                                            {.iteration = iteration, .stored = true, .bytes = 10}, 1,
@@ -168,7 +168,7 @@ class RecoveryTest : public ::testing::Test {
   /// the beginning.
   void lose_and_replace(double now) {
     lose(next_lost_++, now);
-    for (const auto* group : {&job_->workers(), &job_->servers()}) {
+    for (const auto* group : job_->view().roster.groups()) {
       for (const Participant& p : *group) {
         if (p.state != ParticipantState::kLost) halt(p.node.id.value(), 0, 0, now);
       }

@@ -44,8 +44,8 @@ class TornNetworkTest : public RecoveryTest {
   /// Whoever is asked to halts; nothing new was made. Then as long as it takes until an epoch is
   /// wanted, which begins.
   void next_epoch() {
-    const Iteration version = job_->first_iteration();
-    for (const auto* group : {&job_->workers(), &job_->servers()}) {
+    const Iteration version = job_->view().run.first_iteration;
+    for (const auto* group : job_->view().roster.groups()) {
       for (const Participant& p : std::vector(*group)) {
         if (job_->state() != JobState::kHalting) break;
         if (p.state != ParticipantState::kLost) halt(p.node.id.value(), version, version, now_);
@@ -73,11 +73,12 @@ TEST_F(TornNetworkTest, AWorkerThatDoesNotReachAServerGivesItsPlaceToASpare) {
   join(on_its_own(104), 3);
   cannot_reach(102, 2);
   next_epoch();
-  EXPECT_THAT(ids(job_->workers()), ElementsAre(101, 102, 103)) << "once it may be anything";
+  EXPECT_THAT(ids(job_->view().roster.workers), ElementsAre(101, 102, 103))
+      << "once it may be anything";
   cannot_reach(102, 2);  // while it prepares
-  EXPECT_THAT(job_->recovering_from(), HasSubstr("worker 1 (10.0.0.102:4711) failed again"));
+  EXPECT_THAT(job_->view().recovery.reason(), HasSubstr("worker 1 (10.0.0.102:4711) failed again"));
   next_epoch();
-  EXPECT_THAT(ids(job_->workers()), ElementsAre(101, 104, 103));
+  EXPECT_THAT(ids(job_->view().roster.workers), ElementsAre(101, 104, 103));
   EXPECT_LE(now_, 41) << "at once";
   get_ready(now_);
   EXPECT_EQ(job_->state(), JobState::kRunning);
@@ -90,10 +91,11 @@ TEST_F(TornNetworkTest, AServerThatSeveralDoNotReachGivesItsPlaceToASpare) {
   cannot_reach(103, 2);  // while they halt: it counts as well
   next_epoch();
   cannot_reach(101, 2);
-  EXPECT_THAT(job_->recovering_from(), HasSubstr("server 1 (10.0.0.2:4711) was not reached again"));
+  EXPECT_THAT(job_->view().recovery.reason(),
+              HasSubstr("server 1 (10.0.0.2:4711) was not reached again"));
   next_epoch();
-  EXPECT_THAT(ids(job_->servers()), ElementsAre(1, 3));
-  EXPECT_THAT(ids(job_->workers()), ElementsAre(101, 102, 103));
+  EXPECT_THAT(ids(job_->view().roster.servers), ElementsAre(1, 3));
+  EXPECT_THAT(ids(job_->view().roster.workers), ElementsAre(101, 102, 103));
 }
 
 /// Its store has the only copy: whoever took its place, all would have to read there.
@@ -114,7 +116,7 @@ TEST_F(TornNetworkTest, AServerWhoseCheckpointIsNeededIsNotLeftOut) {
       for (const std::uint64_t id : {101, 102, 103, 1, 2}) halt(id, version, version, now_);
     }
     if (!job_->ended()) next_epoch();
-    EXPECT_THAT(ids(job_->servers()), ElementsAre(1, 2));
+    EXPECT_THAT(ids(job_->view().roster.servers), ElementsAre(1, 2));
   }
   EXPECT_EQ(times, IdleRecoveriesOptions{}.most + 2) << "the first has something to keep";
 }
@@ -125,7 +127,7 @@ TEST_F(TornNetworkTest, OfTwoWorkersTheOneThatOthersDoNotReachEither) {
   next_epoch();
   cannot_reach(101, 102);
   next_epoch();
-  EXPECT_THAT(ids(job_->workers()), ElementsAre(104, 102, 103));
+  EXPECT_THAT(ids(job_->view().roster.workers), ElementsAre(104, 102, 103));
 }
 
 TEST_F(TornNetworkTest, OfTwoWorkersAloneTheLaterOne) {
@@ -135,16 +137,16 @@ TEST_F(TornNetworkTest, OfTwoWorkersAloneTheLaterOne) {
   next_epoch();
   cannot_reach(101, 102);
   next_epoch();
-  EXPECT_THAT(ids(job_->workers()), ElementsAre(101, 104, 103));
+  EXPECT_THAT(ids(job_->view().roster.workers), ElementsAre(101, 104, 103));
 }
 
 TEST_F(TornNetworkTest, WithoutASpareTheJobGoesOnWithFewer) {
-  for (int i = 0; i < 6 && job_->workers().size() == 3; ++i) {
+  for (int i = 0; i < 6 && job_->view().roster.workers.size() == 3; ++i) {
     cannot_reach(103, 1);
     ASSERT_FALSE(job_->ended()) << i << ": " << job_->progress(at(now_)).message;
     next_epoch();
   }
-  EXPECT_THAT(ids(job_->workers()), ElementsAre(101, 102));
+  EXPECT_THAT(ids(job_->view().roster.workers), ElementsAre(101, 102));
   EXPECT_LE(now_, 40 + 60);
   get_ready(now_);
   EXPECT_EQ(job_->state(), JobState::kRunning);
@@ -182,7 +184,8 @@ TEST_F(TornNetworkTest, AnIterationThatIsNewShowsThatAllReachEachOther) {
   for (const std::uint64_t id : {101, 102, 103, 1, 2}) halt(id, 3, 3, now_);
   commit(3, now_);
   next_epoch();
-  EXPECT_THAT(ids(job_->workers()), ElementsAre(101, 102, 103)) << "the first time again";
+  EXPECT_THAT(ids(job_->view().roster.workers), ElementsAre(101, 102, 103))
+      << "the first time again";
 }
 
 /// Only one failure ends an epoch; others that say the same may come when the next one has begun.
@@ -193,7 +196,8 @@ TEST_F(TornNetworkTest, WhatIsSaidOfTheEpochBeforeCountsAsWell) {
   job_->on_failed(NodeId(103), Epoch(7), "late", FailureKind::kPeer, at(now_), node(2).address);
   EXPECT_EQ(job_->state(), JobState::kPreparingServers) << "it ends nothing";
   cannot_reach(101, 2);
-  EXPECT_THAT(job_->recovering_from(), HasSubstr("server 1 (10.0.0.2:4711) was not reached again"));
+  EXPECT_THAT(job_->view().recovery.reason(),
+              HasSubstr("server 1 (10.0.0.2:4711) was not reached again"));
 }
 
 /// A process that is started again is no second witness.
@@ -204,10 +208,11 @@ TEST_F(TornNetworkTest, WhoIsStartedAgainDoesNotCountTwice) {
   lose(102, now_);
   join(on_its_own(105), now_);
   next_epoch();
-  ASSERT_THAT(ids(job_->workers()), ElementsAre(101, 105, 103));
+  ASSERT_THAT(ids(job_->view().roster.workers), ElementsAre(101, 105, 103));
   cannot_reach(105, 2);
   EXPECT_EQ(job_->state(), JobState::kReplacing);
-  EXPECT_THAT(job_->recovering_from(), Not(HasSubstr("server 1 (10.0.0.2:4711) was not reached")));
+  EXPECT_THAT(job_->view().recovery.reason(),
+              Not(HasSubstr("server 1 (10.0.0.2:4711) was not reached")));
 }
 
 /// Another process may have the address, or two, behind different hosts.
@@ -218,7 +223,7 @@ TEST_F(TornNetworkTest, WhoIsNotKnownIsNotBlamed) {
                                FailureKind::kPeer, at(now_), "10.0.0.99:1");
     next_epoch();
   }
-  EXPECT_THAT(ids(job_->workers()), ElementsAre(101, 102, 103));
+  EXPECT_THAT(ids(job_->view().roster.workers), ElementsAre(101, 102, 103));
   EXPECT_EQ(job_->counts().of(EpochEnd::kNodeUnfit), 0u);
 }
 

@@ -1,4 +1,4 @@
-#include "coordinator/job/reports.h"
+#include "coordinator/job/reports/reports.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "coordinator/job/training_data.h"
+#include "coordinator/job/reports/training_data.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,4 +1,4 @@
-#include "coordinator/job/training_pace.h"
+#include "coordinator/job/reports/training_pace.h"
 
 #include "gtest/gtest.h"
 

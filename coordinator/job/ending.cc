@@ -1,0 +1,202 @@
+#include "coordinator/job/ending.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/check.h"
+
+namespace poseidon {
+
+void Ending::end(bool succeeded, const std::string& reason, Nanoseconds now, JobActions& actions) {
+  const JobEvent event = succeeded      ? JobEvent::kSucceed
+                         : was_stopped_ ? JobEvent::kStop
+                                        : JobEvent::kFail;
+  const bool ends = job_.states.transition(event, now);
+  POSEIDON_CHECK(ends, "a job ends once");
+  ended_at_ = now;
+  job_.message = reason;
+  const bool as_wanted = succeeded || was_stopped_;
+  const char* how = succeeded ? " is done" : was_stopped_ ? " ends: " : " failed: ";
+  actions.emplace_back(LogLine{absl::StrCat("job ", job_.description.id, how, reason),
+                               as_wanted ? LogLine::Kind::kJob : LogLine::Kind::kAlarm});
+  end_epoch(succeeded, reason, actions);
+}
+
+void Ending::end_epoch(bool succeeded, const std::string& reason, JobActions& actions) {
+  for (auto* group : job_.roster().groups()) {
+    for (Participant& p : *group) {
+      if (p.state == ParticipantState::kLost || p.state == ParticipantState::kWaiting) continue;
+      actions.emplace_back(SendStop{.node = p.node.id, .succeeded = succeeded, .reason = reason});
+      if (!job_.ended()) p.state = ParticipantState::kWaiting;
+    }
+  }
+}
+
+bool Ending::is_trained() const {
+  // A worker that was lost after it had finished took nothing with it.
+  const bool all_finished = std::ranges::all_of(job_.workers(), [](const Participant& worker) {
+    return worker.state == ParticipantState::kFinished || is_lost(worker);
+  });
+  return job_.state() == JobState::kRunning && all_finished && job_.run->model_stored;
+}
+
+void Ending::finish_if_complete(Nanoseconds now, JobActions& actions) {
+  if (!is_trained()) return;
+  if (saving_.is_open()) {
+    job_.message = "waits for the last checkpoint";
+    return;
+  }
+  if (job_.run->tests.pending() > 0) {
+    job_.log(absl::StrCat(job_.run->tests.pending(),
+                          " tests were not reported by every worker and are left out"),
+             actions);
+  }
+  end(true, "", now, actions);
+}
+
+void Ending::tick_trained(Nanoseconds now, JobActions& actions) {
+  finish_if_complete(now, actions);
+  if (job_.ended() || job_.states.quiet(now) <= job_.options.last_checkpoint_timeout) return;
+  job_.log(absl::StrFormat("training is done, but its last checkpoint is not whole after %.0f s",
+                           seconds(job_.states.quiet(now))),
+           actions, LogLine::Kind::kAlarm);
+  end(true, "", now, actions);
+}
+
+void Ending::on_finished(Participant& worker, Nanoseconds now, JobActions& actions) {
+  const Iteration reported = job_.run->iterations.next(WorkerRank(worker.index));
+  if (reported != job_.description.iterations) {
+    fail(absl::StrFormat("%s says it has finished, but reported %d of %d iterations",
+                         participant_text(worker), reported, job_.description.iterations),
+         now, actions);
+    return;
+  }
+  job_.states.note_progress(now);
+  worker.state = ParticipantState::kFinished;
+  if (all_in(job_.workers(), ParticipantState::kFinished) && !job_.run->model_stored) {
+    job_.message = "all workers have finished; waits for the model from worker 0";
+  }
+  finish_if_complete(now, actions);
+}
+
+void Ending::on_model_stored(Epoch epoch, Nanoseconds now, JobActions& actions) {
+  if (!accepts_model(epoch).ok()) return;
+  job_.states.note_progress(now);
+  job_.run->model_stored = true;
+  job_.log("model.safetensors is stored", actions);
+  finish_if_complete(now, actions);
+}
+
+absl::Status Ending::accepts_model(Epoch epoch) const {
+  if (epoch != job_.run->epoch) {
+    return absl::AbortedError(absl::StrFormat("the model is of epoch %d, job %s has epoch %d",
+                                              epoch.value(), job_.description.id,
+                                              job_.run->epoch.value()));
+  }
+  if (job_.state() != JobState::kRunning) {
+    return absl::AbortedError(absl::StrFormat("job %s is %s and takes no model now",
+                                              job_.description.id, job_state_name(job_.state())));
+  }
+  return absl::OkStatus();
+}
+
+void Ending::stop(const std::string& why, Nanoseconds patience, Nanoseconds now,
+                  JobActions& actions) {
+  const Iteration completed = job_.run->iterations.completed();
+  if (!stopping_) stopping_ = Stopping{.why = why, .completed = completed, .until = now};
+  stopping_->until = now + patience;
+  if (patience > Nanoseconds::zero() && completed > job_.run->first_iteration) {
+    // What does not train has nothing to save, or is about to save what is in memory.
+    saving_.ask(now, actions).IgnoreError();
+  }
+  settle(now, actions);
+}
+
+void Ending::settle_without_waiting(Nanoseconds now, JobActions& actions) {
+  stopping_->until = now;
+  settle(now, actions);
+}
+
+void Ending::extend_deadlines(Nanoseconds duration) {
+  if (stopping_) stopping_->until += duration;
+}
+
+void Ending::settle(Nanoseconds now, JobActions& actions) {
+  if (!stopping_ || job_.ended()) return;
+  const auto* const unwritten = saving_.unwritten();
+  if (waits_to_stop(now)) {
+    job_.message = absl::StrCat(stopping_->why, "; it ends when what it has trained is saved",
+                                reports_awaited_text(),
+                                unwritten == nullptr ? "" : "; " + unwritten->second.why());
+    return;
+  }
+  std::string failed;
+  if (unwritten != nullptr) {
+    const auto& [snapshot, manifest] = *unwritten;
+    failed =
+        absl::StrCat(" (", snapshot_name(snapshot), " is not written down: ", manifest.why(), ")");
+  }
+  saving_.give_up_unwritten(actions);
+  if (is_trained()) {  // and only its last checkpoint is not whole
+    end(true, "", now, actions);
+    return;
+  }
+  const CheckpointManifest* newest = job_.checkpoints.newest_usable();
+  const Iteration saved = newest == nullptr ? 0 : newest->iteration();
+  std::string left = "there is no checkpoint of it";
+  if (newest != nullptr) {
+    left = saved == job_.description.iterations
+               ? "`poseidon checkpoint export` writes the model of its end from checkpoint "
+               : "`poseidon checkpoint restore` goes on from checkpoint ";
+    left += snapshot_name(newest->snapshot);
+  }
+  if (const auto& last = job_.checkpoints.last(); failed.empty() && last && !last->committed) {
+    failed = absl::StrCat(" (", snapshot_name(last->snapshot), " failed: ", last->reason, ")");
+  }
+  left += failed;
+  was_stopped_ = true;
+  ended_unsaved_ = saved < stopping_->completed;
+  fail(absl::StrCat(stopping_->why, "; ", left), now, actions);
+}
+
+/// Something is still to come: a checkpoint, the reports of iterations that it has behind it, or
+/// the end of training.
+bool Ending::waits_to_stop(Nanoseconds now) const {
+  if (now >= stopping_->until) return false;
+  if (job_.state() == JobState::kHalting || job_.state() == JobState::kSaving) return true;
+  if (job_.state() != JobState::kRunning) return false;
+  const Iteration completed = job_.run->iterations.completed();
+  if (completed == job_.description.iterations) return true;
+  // A periodic one will do as well as the one that was asked for.
+  const auto& committed = job_.checkpoints.committed();
+  const auto saved = committed.lower_bound(snapshot_id(job_.run->epoch, stopping_->completed));
+  if (saved != committed.end() && snapshot_epoch(saved->first) == job_.run->epoch &&
+      saved->second.iteration() <= completed) {
+    return false;
+  }
+  return job_.checkpoints.asked_for() || newest_unreported() != nullptr;
+}
+
+/// The newest checkpoint, if it is of this epoch and ahead of the reports; else null.
+const CheckpointManifest* Ending::newest_unreported() const {
+  const CheckpointManifest* newest = job_.checkpoints.newest();
+  const bool is_untold = newest != nullptr && snapshot_epoch(newest->snapshot) == job_.run->epoch &&
+                         newest->iteration() > job_.run->iterations.completed();
+  return is_untold ? newest : nullptr;
+}
+
+/// "; checkpoint 3-120 is whole, worker 1 (10.0.0.3:4702) has told of 117 iterations so far"; ""
+/// unless that is all that is lacking.
+std::string Ending::reports_awaited_text() const {
+  if (job_.state() != JobState::kRunning || job_.checkpoints.asked_for()) return "";
+  const CheckpointManifest* newest = newest_unreported();
+  if (newest == nullptr) return "";
+  const WorkerRank slowest = job_.run->iterations.slowest();
+  return absl::StrCat("; checkpoint ", snapshot_name(newest->snapshot), " is whole, ",
+                      participant_text(job_.workers()[slowest.value()]), " has told of ",
+                      job_.run->iterations.next(slowest), " iterations so far");
+}
+
+}  // namespace poseidon

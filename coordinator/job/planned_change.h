@@ -1,0 +1,69 @@
+#pragma once
+
+// Changes of a job that trains, which are no recoveries: more workers are taken in, or the job goes
+// over to a better plan.
+//
+// A change begins with a checkpoint, for which nobody waits: should it fail, training goes on. When
+// it is committed, and the metrics reach it, the epoch ends, and the next one begins there.
+//
+// Called by: job_run.h, when members come, when times are measured, when time passes, and when a
+// checkpoint is committed.
+// Calls: saving.h for the checkpoint, recovery.h for the way to the next epoch.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/plan/plan.h"
+#include "coordinator/job/ending.h"
+#include "coordinator/job/job_actions.h"
+#include "coordinator/job/job_context.h"
+#include "coordinator/job/recovery.h"
+#include "coordinator/job/saving.h"
+
+namespace poseidon {
+
+/// One job's. One thread only.
+class PlannedChange {
+ public:
+  PlannedChange(JobContext& job, Saving& saving, Ending& ending, Recovery& recovery)
+      : job_(job), saving_(saving), ending_(ending), recovery_(recovery) {}
+
+  /// While the job trains: plans to take new members in, after a while, as more may come.
+  void consider_growth(Nanoseconds now, JobActions& actions);
+  /// How long the slowest worker's layers take now. A plan that would be better is written down for
+  /// the next start and shown; with sync.replan the job will go over to it.
+  void on_measured_times(const std::vector<LayerTimes>& times, Nanoseconds now,
+                         JobActions& actions);
+  void tick(Nanoseconds now, JobActions& actions);
+  /// While the job trains: goes over to what is planned, if its checkpoint is committed and the
+  /// metrics reach it.
+  void on_checkpoint(Nanoseconds now, JobActions& actions);
+  /// Another epoch begins: no change for a while.
+  void on_epoch_begun(Nanoseconds now) { give_up(now); }
+  /// No change until the next one is planned.
+  void drop() { change_.reset(); }
+
+ private:
+  struct Change {
+    std::string why;
+    std::optional<Plan> plan;
+    std::optional<Iteration> at;  ///< the checkpoint that was asked for
+  };
+
+  bool is_worth_it() const;
+  void compare_plans(const ReplanDecision& decision, JobActions& actions);
+  void ask_for_checkpoint(Nanoseconds now, JobActions& actions);
+  bool is_committed() const;
+  void give_up(Nanoseconds now);
+
+  JobContext& job_;
+  Saving& saving_;
+  Ending& ending_;
+  Recovery& recovery_;
+  std::optional<Change> change_;
+  Nanoseconds change_after_{0};  ///< no sooner
+  int plan_changes_ = 0;
+};
+
+}  // namespace poseidon
