@@ -2,8 +2,8 @@
 
 // The median of a few measured values. Pure.
 //
-// Called by: coordinator/job/reports/calibration_run.h, worker/measure_compute.h and cli/doctor. Calls:
-// nothing.
+// Called by: coordinator/job/reports/calibration_run.h, worker/measure_compute.h and cli/doctor.
+// Calls: nothing.
 
 #include <algorithm>
 #include <cstddef>

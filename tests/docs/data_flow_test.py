@@ -46,9 +46,7 @@ class DataFlow(unittest.TestCase):
             with self.subTest(header=str(header.relative_to(ROOT))):
                 head = HEAD.match(header.read_text())
                 self.assertIsNotNone(head, "it does not begin with #pragma once, a blank line and a comment")
-                # coordinator/job is rewritten by somebody else at this moment: Before: and After: until then.
-                old = ROOT / "coordinator/job" in header.parents
-                for label in ("(Called by|Before):", "(Calls|After):") if old else ("Called by:", "Calls:"):
+                for label in ("Called by:", "Calls:"):
                     self.assertRegex(head[1], rf"\b{label}", "its first comment lacks a label")
 
 

@@ -67,8 +67,7 @@ bool Staffing::has_enough() const {
 
 std::string Staffing::members_text() const {
   return absl::StrFormat(
-      "%d of %d workers and %d of %d servers are here; start the others "
-      "(poseidon-worker, poseidon-server) with --coordinator pointing here",
+      "%d of %d workers and %d of %d servers are here",
       std::min(count_role(members_, NodeRole::kWorker), least_workers()), least_workers(),
       std::min(count_role(members_, NodeRole::kServer), least_servers()), least_servers());
 }
