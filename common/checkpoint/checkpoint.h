@@ -3,8 +3,8 @@
 // The parts of a checkpoint, and how its pieces fit a cluster of another shape. Pure.
 //
 // Called by: servers, which store pieces (server/store/checkpoint_keeper.h); the coordinator, which
-// commits (coordinator/job/checkpoints/checkpoint_commit.h); servers and workers of a later epoch, which fetch
-// the pieces they need. Calls: common/plan/plan.h.
+// commits (coordinator/job/checkpoints/checkpoint_commit.h); servers and workers of a later epoch,
+// which fetch the pieces they need. Calls: common/plan/plan.h.
 //
 // A checkpoint is the state after exactly `iteration` optimizer steps: for every element of every
 // parameter layer its value and its optimizer slots, and worker 0's own state. It is cut into
