@@ -68,7 +68,7 @@ TEST(ThreadLimit, ALimitIsNamedWithTheRemedy) {
 TEST(ThreadLimit, AThreadThatCannotBeStartedEndsTheProcessWithALine) {
   std::string said;
   const int code = exit_code_without_threads(
-      [] {
+      []() noexcept {  // GoogleTest would catch it
         end_at_uncaught_exceptions("poseidon-worker");
         std::thread([] {}).join();
       },

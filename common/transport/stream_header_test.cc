@@ -113,9 +113,9 @@ TEST(StreamHeader, HostileBytesAreRefusedOrNoHeader) {
   EXPECT_THAT(decode_stream_header(in_pieces(many, 5)).status().message(),
               HasSubstr("more than 16"));
   EXPECT_THAT(decode_stream_header(in_pieces("\xC8\x06\xFF", 5)).status().message(),
-              HasSubstr("cut short"));
+              HasSubstr("is truncated"));
   EXPECT_THAT(decode_stream_header(in_pieces("\xCA\x06\x01\x01", 5)).status().message(),
-              HasSubstr("no number"));
+              HasSubstr("is not a number"));
   EXPECT_THAT(decode_stream_header(in_pieces("\xC0\x3E\x01", 5)).status().message(),
               HasSubstr("unknown"));
   SplitMix64 random(5);

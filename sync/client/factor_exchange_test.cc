@@ -282,7 +282,7 @@ TEST_F(FactorExchangeTest, StrangersAreTurnedAwayWithAReason) {
 }
 
 TEST_F(FactorExchangeTest, WhoDoesNotProveItsRankDisplacesNobody) {
-  make(2, 0b11);
+  make(2, 0b00);
   // What worker 0 shows to worker 1 is 70, and back 71.
   Plan plan = plan_;
   plan.proofs = {.expected = {1, 71}, .to_servers = {5}, .to_workers = {1, 70}};
