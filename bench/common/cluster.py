@@ -100,7 +100,8 @@ class Cluster:
 
     def _start_all(self):
         self._coordinator = self._start_listening("coordinator", 0, "poseidon-coordinator", "--state-dir",
-                                                  self.folder / "state", *self._coordinator_options)
+                                                  self.folder / "state", "--run-root", self.run_dir,
+                                                  *self._coordinator_options)
         for index in range(self.layout.servers):
             self._start_listening(f"server-{index}", self.layout.server_host(index), "poseidon-server", "--coordinator",
                                   self._coordinator, "--data-dir", self.folder / f"server-{index}", *self._server_options)

@@ -81,7 +81,8 @@ class AFullDisk(DoctorTest):
 
         self.fill(self.folder / "server-0")
         wait_for("a checkpoint to fail", lambda: "No space left" in self.cluster.servers[0][0].log(), 60)
-        _, findings = self.look()
+        # On a slow machine no checkpoint may fail between the two moments at which doctor looks.
+        findings = wait_for("doctor to see one fail", lambda: found if "checkpoint" in (found := self.look()[1]) else None, 120)
         self.assertEqual(findings["space"]["guilty"], full)
         self.assertRegex(findings["space"]["what"], r"left, its part of a checkpoint takes about [\d.]+ MB")
         self.assertIn(f"failed at {full}", findings["checkpoint"]["what"])

@@ -107,7 +107,7 @@ TEST(Cifar100, HasTwoLabels) {
   EXPECT_THAT(error(record(1, 'a', 'b', 'c'), CifarKind::kCifar100Fine, 100),
               HasSubstr("not one or more records of 3074"));
   EXPECT_THAT(error('\x01' + record(100, 'a', 'b', 'c'), CifarKind::kCifar100Fine, 1000),
-              HasSubstr("CIFAR-100 has 100"));
+              HasSubstr("label 0 is not one of 0 to 99; is it CIFAR-100 in binary form?"));
 }
 
 }  // namespace
