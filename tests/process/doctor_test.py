@@ -232,5 +232,26 @@ class SlowDisk(DoctorTest):
             self.ask(until=[("disk", self.name_of_server(0))])
 
 
+class ASilentNode(DoctorTest):
+    def test_is_named_and_the_others_are_told_of(self):
+        """It is frozen, and its lease has not ended: nobody else knows of it yet."""
+        self.cluster = Cluster(self, lease_ms=120_000).add(workers=WORKERS, servers=SERVERS)
+        self.submit(job())
+        wait_for("training", lambda: self.cluster.status()["iteration"] > 0)
+        server, address = self.cluster.servers[1]
+        rank = next(node["rank"] for node in self.cluster.status()["servers"] if node["address"] == address)
+        server.signal(signal.SIGSTOP)
+        self.addCleanup(server.signal, signal.SIGCONT)
+        asked = self.cluster.poseidon("doctor", "--json", timeout_s=300)
+        self.assertEqual(asked.returncode, 0, asked.stdout + asked.stderr)
+        told = json.loads(asked.stdout)
+        silent = f"server {rank} ({address})"
+        notes = [note for note in told["notes"] if "no report of it came within" in note]
+        self.assertEqual(len(notes), 1, told["notes"])
+        self.assertIn(silent, notes[0])
+        self.assertNotIn(silent, [daemon["name"] for daemon in told["metrics"]])
+        self.assertEqual(len(told["metrics"]), WORKERS + SERVERS, "the coordinator, and all nodes but that one")
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)
