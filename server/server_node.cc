@@ -273,8 +273,8 @@ void ServerNode::on_keep_checkpoints(const v1::KeepCheckpoints& keep) {
 
 void ServerNode::on_stop(const v1::StopJob& stop) {
   // Its reason says whether the job has failed, was ended, or continues in another epoch.
-  spdlog::info("epoch {} {}: {}", stop.epoch(), stop.succeeded() ? "is done" : "is over",
-               stop.reason());
+  spdlog::info("epoch {} {}{}{}", stop.epoch(), stop.succeeded() ? "is done" : "is over",
+               stop.reason().empty() ? "" : ": ", stop.reason());
   calibration_.end();
   drop(Epoch(stop.epoch()));
 }
