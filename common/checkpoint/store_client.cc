@@ -200,6 +200,13 @@ void StoreTransfer::on_message(Connection& connection, const Bytes& message) {
     const auto code = static_cast<absl::StatusCode>(header.error_code);
     const std::string text = text_of(decoded->payload);
     if (ask_elsewhere(absl::Status(code, text))) return;
+    if (request.header.operation == StoreOperation::kHold &&
+        code == absl::StatusCode::kFailedPrecondition) {
+      // The server works in another epoch, or was restarted and works in none: nothing is wrong
+      // with the job, and a new epoch may work.
+      fail(absl::StatusCode::kUnavailable, text);
+      return;
+    }
     fail(code == absl::StatusCode::kOk ? absl::StatusCode::kUnknown : code, text);
     return;
   }
