@@ -61,11 +61,14 @@ TEST(Idx, RefusesBadBytes) {
   EXPECT_THAT(error_of(good.substr(0, 7)), HasSubstr("truncated"));
   EXPECT_THAT(error_of(good.substr(0, good.size() - 1)), HasSubstr("truncated: 5 of 6"));
   EXPECT_THAT(error_of(good + "x"), HasSubstr("bytes after the 6 elements"));
-  EXPECT_THAT(error_of("PK\x03\x04 zip"), HasSubstr("neither IDX nor gzip"));
+  EXPECT_THAT(error_of("PK\x03\x04 zip"),
+              HasSubstr("is neither IDX (it would begin with two zero bytes) nor gzip"));
   EXPECT_THAT(error_of(std::string("\0\0\x0d\1", 4) + good.substr(4)),
-              HasSubstr("element type 13"));
-  EXPECT_THAT(error_of(std::string("\0\0\x08\0", 4)), HasSubstr("0 dimensions"));
-  EXPECT_THAT(error_of(std::string("\0\0\x08\x05", 4)), HasSubstr("5 dimensions"));
+              HasSubstr("is no IDX file of bytes (uint8)"));
+  EXPECT_THAT(error_of(std::string("\0\0\x08\0", 4)),
+              HasSubstr("neither 1 dimension (labels) nor 3 (images)"));
+  EXPECT_THAT(error_of(std::string("\0\0\x08\x05", 4)),
+              HasSubstr("neither 1 dimension (labels) nor 3 (images)"));
   EXPECT_THAT(error_of(idx_bytes({0, 8, 8}, "")), HasSubstr("is empty: dimension 0"));
 }
 
