@@ -193,9 +193,10 @@ TEST(TraceRun, TimeIsLimited) {
   driver.now_ += TraceRun::kCollectTimeout;
   driver.tick(11);
   EXPECT_TRUE(driver.done_);
-  EXPECT_THAT(driver.notes(), ElementsAre(HasSubstr("time is up: iteration 11 is done, 12 is the last one requested"),
-                                          HasSubstr("worker 0 (w:1) is missing"),
-                                          HasSubstr("server 0 (s:1) is missing")));
+  EXPECT_THAT(
+      driver.notes(),
+      ElementsAre(HasSubstr("time is up: iteration 11 is done, 12 is the last one requested"),
+                  HasSubstr("worker 0 (w:1) is missing"), HasSubstr("server 0 (s:1) is missing")));
 }
 
 TEST(TraceRun, NonsenseIsNotPassedOn) {
