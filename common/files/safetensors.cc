@@ -277,7 +277,7 @@ absl::StatusOr<std::uint64_t> safetensors_header_bytes(std::string_view first_by
   std::uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, first_bytes.data(), kLengthBytes);
   // Not with the number that it begins with: in another kind of file these are its first bytes,
-  // and whoever reads the message may not be somebody who may read the file.
+  // and a reader of the message may lack the right to read the file.
   if (header_bytes > kMaxHeaderBytes || header_bytes > file_bytes - kLengthBytes) {
     return absl::InvalidArgumentError(str_cat(
         source, ": is ", kind_of_other_file(first_bytes), " (its ", file_bytes,

@@ -3,8 +3,8 @@
 // Changes of a job that trains, which are no recoveries: more workers are taken in, or the job goes
 // over to a better plan.
 //
-// A change begins with a checkpoint, for which nobody waits: should it fail, training goes on. When
-// it is committed, and the metrics reach it, the epoch ends, and the next one begins there.
+// A change begins with a checkpoint. Training goes on meanwhile, and also if the checkpoint fails.
+// Once it is committed and the metrics reach it, the epoch ends, and the next epoch begins there.
 //
 // Called by: job_run.h, when members come, when times are measured, when time passes, and when a
 // checkpoint is committed.

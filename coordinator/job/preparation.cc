@@ -162,7 +162,7 @@ void Preparation::make_plan(std::optional<Calibration> calibration, Nanoseconds 
                                   .keep = std::move(keep),
                                   .leaders = std::move(leaders)});
   if (!plan.ok()) {
-    // Only nodes that have heard of the epoch hear of its end.
+    // Only nodes that were told of the epoch are told of its end.
     if (job_.state() != JobState::kCalibrating) job_.roster().clear();
     ending_.fail(absl::StrCat("the job cannot be planned: ", plan.status().message()), now,
                  actions);
@@ -187,7 +187,7 @@ void Preparation::make_plan(std::optional<Calibration> calibration, Nanoseconds 
   tell_of_plan(now, actions);
 }
 
-/// Servers hear of it first; workers, when servers are ready.
+/// Servers get their assignments first; workers get theirs when all servers are ready.
 void Preparation::tell_of_plan(Nanoseconds now, JobActions& actions) {
   const EpochRun& run = *job_.run;
   const Roster& roster = job_.roster();

@@ -22,8 +22,8 @@ void Recovery::recover(EpochEnd what, const std::string& reason, bool in_memory,
                        JobActions& actions) {
   reason_ = reason;
   job_.log(reason, actions, LogLine::Kind::kRecovery);
-  // A node that is lost on the way back has its time to come back, too. Nobody waits longer for
-  // newcomers that cannot take part.
+  // A node that is lost during a recovery has the full time to return, too. A newcomer that cannot
+  // take part does not extend that time.
   const bool is_loss = what == EpochEnd::kWorkerLost || what == EpochEnd::kServerLost;
   if (interruption_ && is_loss) interruption_->vacant_since = now;
   if (!interruption_) {

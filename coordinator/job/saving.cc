@@ -46,7 +46,7 @@ void Saving::carry_out(CheckpointActions wanted, JobActions& actions) {
   }
   for (CheckpointAction& action : wanted) {
     if (const auto* ask = std::get_if<AskForCheckpoint>(&action)) {
-      // Servers, which write, hear of it before workers, which give.
+      // Servers write the pieces that workers send, so servers are told first.
       for (const auto* group : {&roster.servers, &roster.workers}) {
         for (const Participant& p : *group) {
           if (is_lost(p)) continue;

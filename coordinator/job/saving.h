@@ -1,7 +1,7 @@
 #pragma once
 
-// What a job saves, and when: asks nodes for checkpoints, hears of their parts, has manifests
-// written, again where the disk was full.
+// What a job saves, and when. It asks nodes for checkpoints, takes their reports, and has manifests
+// written; a manifest that a full disk refused is written again.
 //
 // Called by: job_run.h, with reports and answers of the disk; recovery.h and ending.h, which wait
 // for what is saved; planned_change.h asks for a checkpoint.

@@ -120,7 +120,7 @@ class Staffing {
   void on_trained() { trained_workers_ = roster_.workers.size(); }
   /// Workers of the last epoch that trained; 0: none has.
   std::size_t trained_workers() const { return trained_workers_; }
-  /// More than trained_workers() do not fit: gives up the places that came after, for ever.
+  /// More workers than trained_workers() do not fit: removes the later places permanently.
   void shrink_to_trained();
 
   // ---- what nodes have shown, and which ones can be spared ----
