@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "common/base/clock.h"
 #include "poseidon/v1/control.pb.h"
@@ -47,7 +48,7 @@ struct ProgressOptions {
 /// Turns successive statuses of one job into text to write. One thread only.
 class Progress {
  public:
-  explicit Progress(ProgressOptions options) : options_(options) {}
+  explicit Progress(ProgressOptions options) : options_(std::move(options)) {}
 
   /// Text to write now, possibly empty. `now` never goes backwards.
   std::string update(const v1::GetStatusResponse& status, Nanoseconds now);

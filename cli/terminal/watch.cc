@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -70,7 +71,7 @@ absl::StatusOr<v1::GetStatusResponse> watch_job(CoordinatorClient& client,
                                                 const std::string& job_id,
                                                 ProgressOptions progress_options,
                                                 const WatchOptions& options) {
-  Progress progress(progress_options);
+  Progress progress(std::move(progress_options));
   auto result = poll_until_end(client, job_id, progress, options);
   options.write(progress.finish());
   return result;

@@ -252,11 +252,13 @@ bool Recovery::fill_vacancies(bool in_time, bool needed, Nanoseconds now, std::s
   missing = job_.staffing.fill_vacancies(
       {.now = now, .in_time = in_time, .needed = needed, .plan = job_.run->plan.get()});
   if (missing.empty()) return true;
-  if (in_time || !job_.staffing.may_close_vacancies()) return false;
-  if (std::string awaited; !choose_source(in_time, awaited)) {
-    missing = awaited;
+  if (in_time) return false;
+  const bool may_close = job_.staffing.may_close_vacancies();
+  if (std::string stores; !choose_source(in_time, stores)) {
+    missing = may_close ? stores : absl::StrCat(missing, ", ", stores);
     return false;
   }
+  if (!may_close) return false;
   job_.staffing.close_vacancies();
   missing.clear();
   return true;

@@ -101,6 +101,12 @@ TEST(ElasticJobTest, AShareMustSuitBatchNormalisation) {
   const auto four = resolved->with_workers(1, 4);
   EXPECT_TRUE(absl::IsInvalidArgument(four.status())) << four.status();
   EXPECT_THAT(std::string(four.status().message()), HasSubstr("layer 'bn'"));
+
+  json["batch_size"] = 1;
+  json["membership"]["batch"] = "per_worker";
+  const absl::StatusOr<ResolvedJob> kept = resolve_job(json.dump());
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_TRUE(kept->with_workers(3, 2).ok()) << "a share that stays as the job file has it";
 }
 
 }  // namespace

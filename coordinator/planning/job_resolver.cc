@@ -77,12 +77,13 @@ absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
       .layers = std::move(layers),
       .learning_rate = [optimizer = job.optimizer](
                            Iteration iteration) { return learning_rate_at(optimizer, iteration); },
-      .with_workers = [job_json, net = *std::move(net), micro_batches = job.micro_batches](
+      .with_workers = [job_json, net = *std::move(net), batch_size = job.batch_size,
+                       micro_batches = job.micro_batches](
                           std::uint32_t begun_with,
                           std::uint32_t workers) -> absl::StatusOr<ElasticJob> {
         POSEIDON_ASSIGN_OR_RETURN(ElasticJob elastic,
                                   job_with_workers(job_json, begun_with, workers));
-        if (workers == begun_with) return elastic;  // as the job file has it
+        if (elastic.batch_size == batch_size) return elastic;  // as the job file has it
         // A worker's share of the batch may have become too small.
         POSEIDON_RETURN_IF_ERROR(check_batch_norms(net, elastic.batch_size / micro_batches));
         return elastic;

@@ -198,6 +198,7 @@ bool World::may_fail(const std::string& why) {
                      });
   return loses && (absl::StrContains(why, "STORE_IDENTITY") ||
                    absl::StrContains(why, "no other checkpoint is left") ||
+                   absl::StrContains(why, "an operator may choose another checkpoint") ||
                    absl::StrContains(why, "a checkpoint that can be read") ||
                    absl::StrContains(why, "copies on different servers"));
 }

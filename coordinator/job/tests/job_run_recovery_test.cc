@@ -372,6 +372,23 @@ TEST_F(RecoveryTest, ButNotWithFewerThanTheJobAllows) {
   EXPECT_THAT(only<SendStop>(actions_), IsEmpty()) << "their epoch has ended already";
 }
 
+/// Simulation seed 4905: the text named the worker alone, which would not have helped.
+TEST_F(RecoveryTest, TheEndNamesBothTheWorkerAndTheStoreThatAreMissing) {
+  JobDescription d = description();
+  d.min_workers = 2;
+  begin(d);
+  train(0, 5);
+  commit(4, 3);
+  lose(2, 4);
+  lose(101, 5);
+  join(node(3), 6);
+  job_->tick(at(700));
+  ASSERT_EQ(job_->state(), JobState::kFailed);
+  const std::string why = job_->progress(at(700)).message;
+  EXPECT_THAT(why, HasSubstr("there is still no worker 0 (10.0.0.101:4711), the server"));
+  EXPECT_THAT(why, HasSubstr(node(2).store_identity));
+}
+
 TEST_F(RecoveryTest, AnEpochThatCannotBeWrittenDownIsAskedForAgain) {
   lose_the_second_worker();
   join(node(103), 5);
