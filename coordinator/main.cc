@@ -32,6 +32,7 @@ struct MainOptions {
   std::uint32_t heartbeat_ms = 500;
   std::uint32_t wait_for_nodes_s = 120;
   std::uint32_t prepare_timeout_s = 600;
+  std::uint32_t progress_timeout_s = 30;
   std::uint32_t checkpoint_on_stop_s = 10;
   std::string job_on_stop = "end";
   DaemonOptions daemon;
@@ -63,6 +64,11 @@ void add_options(CLI::App& app, MainOptions& options) {
          "seconds that nodes may take to list their data and to read a checkpoint; then the job "
          "fails or, once it has trained, continues without the nodes that are not ready")
       ->check(CLI::Range(1, 7 * 86400))
+      ->capture_default_str();
+  app.add_option("--progress-timeout-s", options.progress_timeout_s,
+                 "seconds without progress, though all nodes are well, after which a job raises an "
+                 "alarm, and after as many again recovers; at least 10 of its iterations")
+      ->check(CLI::Range(1, 86400))
       ->capture_default_str();
   app.add_option("--job-on-stop", options.job_on_stop,
                  "what a clean stop (SIGTERM) does with the job: end it, or keep it for the next "
@@ -126,6 +132,7 @@ absl::Status run(const MainOptions& options) {
   service_options.cluster.membership.heartbeat = Milliseconds(options.heartbeat_ms);
   service_options.cluster.job.waiting_timeout = std::chrono::seconds(options.wait_for_nodes_s);
   service_options.cluster.job.preparing_timeout = std::chrono::seconds(options.prepare_timeout_s);
+  service_options.cluster.job.standstill.least = std::chrono::seconds(options.progress_timeout_s);
   service_options.cluster.on_shutdown =
       options.job_on_stop == "keep" ? OnShutdown::kKeepJob : OnShutdown::kEndJob;
   service_options.cluster.shutdown_checkpoint_timeout =

@@ -318,9 +318,17 @@ void ServerNode::fill_join(v1::Join& join) {
 
 void ServerNode::fill_heartbeat(v1::Heartbeat& heartbeat) {
   std::shared_ptr<TrafficProbe> traffic;
+  Epoch epoch;
   {
     const MutexLock lock(mutex_);
     traffic = traffic_;
+    epoch = epoch_;
+  }
+  if (traffic != nullptr) {
+    // The loop answers after this heartbeat, in time for the next one.
+    service_->with_shard(epoch, [traffic](const Shard* shard) {
+      traffic->awaited().set(shard == nullptr ? std::vector<AwaitedData>() : shard->awaited());
+    });
   }
   fill_heartbeat_totals(traffic.get(), nullptr, *refusals_, heartbeat);
   fill_load(*probe_, *heartbeat.mutable_load());

@@ -121,6 +121,11 @@ void WorkerJob::halt() {
   changed_.notify_all();
 }
 
+void WorkerJob::note_awaited() {
+  const MutexLock lock(mutex_);
+  if (sync_ != nullptr) sync_->note_awaited();
+}
+
 /// Ends the waits of the job's thread.
 void WorkerJob::wake(const absl::Status& reason) {
   state_reader_.cancel(reason);

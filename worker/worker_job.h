@@ -84,6 +84,8 @@ class WorkerJob final : public TrainerEvents {
   /// Another worker is lost: training ends, but its memory stays until cancel.
   void halt();
   void save_checkpoint(const v1::SaveCheckpoint& save);
+  /// Before a heartbeat; see SyncClient::note_awaited.
+  void note_awaited();
 
   absl::Status before_backward(Iteration iteration) override;
   absl::Status before_test(Iteration steps) override;

@@ -178,6 +178,7 @@ void WorkerNode::fill_heartbeat(v1::Heartbeat& heartbeat) {
   }
   const std::shared_ptr<const TrafficProbe> traffic = job == nullptr ? nullptr : job->traffic();
   const std::shared_ptr<const DataProbe> data = job == nullptr ? nullptr : job->data_probe();
+  if (job != nullptr) job->note_awaited();
   fill_heartbeat_totals(traffic.get(), data.get(), *refusals_, heartbeat);
   fill_load(*options_.probe, *heartbeat.mutable_load());
   fill_counters(*options_.probe, traffic.get(), options_.counters, *heartbeat.mutable_counters());

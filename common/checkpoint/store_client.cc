@@ -180,16 +180,20 @@ void StoreTransfer::on_message(Connection& connection, const Bytes& message) {
     pump(connection);
     return true;
   };
+  // What is wrong with the stream says nothing about the checkpoint: all is asked again on a new one.
+  const auto break_stream = [&](const std::string& why) {
+    on_closed(connection, absl::UnavailableError(why));
+  };
   const absl::StatusOr<DecodedStore> decoded = decode_store(message);
   if (!decoded.ok()) {
-    fail(absl::StatusCode::kDataLoss, std::string(decoded.status().message()));
+    break_stream(std::string(decoded.status().message()));
     return;
   }
   const StoreHeader& header = decoded->header;
   if (header.request < connection.first_) return;  // asked twice after a cut, answered twice
   if (connection.sent_ == 0 || header.request != connection.first_) {
-    fail(absl::StatusCode::kDataLoss,
-         absl::StrCat("an answer to request ", header.request, ", expected ", connection.first_));
+    break_stream(
+        absl::StrCat("an answer to request ", header.request, ", expected ", connection.first_));
     return;
   }
   StoreRequest& request = connection.requests_.front();
@@ -211,7 +215,7 @@ void StoreTransfer::on_message(Connection& connection, const Bytes& message) {
     return;
   }
   if (header.operation != expected) {
-    fail(absl::StatusCode::kDataLoss, "an answer of the wrong kind");
+    break_stream("an answer of the wrong kind");
     return;
   }
   if (is_read) {

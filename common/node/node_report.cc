@@ -3,6 +3,19 @@
 #include "common/base/process_load.h"
 
 namespace poseidon {
+namespace {
+
+v1::AwaitedData awaited_message(const AwaitedData& awaited) {
+  v1::AwaitedData message;
+  message.set_layer(awaited.layer.value());
+  if (awaited.chunk) message.set_chunk(1 + awaited.chunk->value());
+  message.set_iteration(static_cast<std::uint64_t>(awaited.iteration));
+  for (const WorkerRank rank : awaited.ranks) message.add_ranks(rank.value());
+  if (awaited.server) message.set_server(1 + awaited.server->value());
+  return message;
+}
+
+}  // namespace
 
 void fill_heartbeat_totals(const TrafficProbe* traffic, const DataProbe* data,
                            const RefusalCounts& refusals, v1::Heartbeat& heartbeat) {
@@ -22,6 +35,12 @@ void fill_heartbeat_totals(const TrafficProbe* traffic, const DataProbe* data,
     layer.set_passes(traffic->passes(LayerIndex(i)));
     layer.set_sync_seconds(traffic->sync(LayerIndex(i)).seconds());
     layer.set_syncs(traffic->sync(LayerIndex(i)).count());
+  }
+  if (traffic != nullptr) {
+    for (const AwaitedData& awaited : traffic->awaited().get()) {
+      if (heartbeat.awaited_size() == kMostAwaitedInHeartbeat) break;
+      *heartbeat.add_awaited() = awaited_message(awaited);
+    }
   }
   for (int r = 1; r < static_cast<int>(DataRefusal::kCount); ++r) {
     const auto reason = static_cast<DataRefusal>(r);

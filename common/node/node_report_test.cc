@@ -15,6 +15,16 @@ TEST(NodeReport, HeartbeatsCarryTotalsAndOnlyTheReasonsThatOccurred) {
   traffic.computed(LayerIndex(0), Milliseconds(250), Milliseconds(750));
   traffic.synced(LayerIndex(1), Milliseconds(125));
   for (int i = 0; i < 3; ++i) traffic.batch_passed();
+  traffic.awaited().set({{.layer = LayerIndex(1),
+                          .chunk = ChunkId(0),
+                          .iteration = 55,
+                          .ranks = {WorkerRank(2)},
+                          .server = ServerIndex(0)},
+                         {.layer = LayerIndex(0),
+                          .chunk = std::nullopt,
+                          .iteration = 55,
+                          .ranks = {},
+                          .server = std::nullopt}});
   RefusalCounts refusals;
   refusals.add(DataRefusal::kSize);
   v1::Heartbeat heartbeat;
@@ -35,6 +45,14 @@ TEST(NodeReport, HeartbeatsCarryTotalsAndOnlyTheReasonsThatOccurred) {
   EXPECT_EQ(heartbeat.layers(0).syncs(), 0u);
   EXPECT_DOUBLE_EQ(heartbeat.layers(1).sync_seconds(), 0.125);
   EXPECT_EQ(heartbeat.layers(1).syncs(), 1u);
+  ASSERT_EQ(heartbeat.awaited_size(), 2);
+  EXPECT_EQ(heartbeat.awaited(0).layer(), 1u);
+  EXPECT_EQ(heartbeat.awaited(0).chunk(), 1u) << "counted from 1, as the server is";
+  EXPECT_EQ(heartbeat.awaited(0).server(), 1u);
+  EXPECT_EQ(heartbeat.awaited(0).iteration(), 55u);
+  ASSERT_EQ(heartbeat.awaited(0).ranks_size(), 1);
+  EXPECT_EQ(heartbeat.awaited(0).ranks(0), 2u);
+  EXPECT_EQ(heartbeat.awaited(1).chunk(), 0u) << "factors";
   ASSERT_EQ(heartbeat.refused_size(), 1);
   EXPECT_EQ(heartbeat.refused(0).reason(), "size");
   EXPECT_EQ(heartbeat.refused(0).count(), 1u);

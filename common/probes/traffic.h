@@ -10,7 +10,7 @@
 // (coordinator/watch/traffic.h). Calls: common/probes/node_probe.h.
 //
 // Any thread, without locks: every counter is an atomic of its own, so values of several counters
-// may be of different moments.
+// may be of different moments. What the node waits for has a lock, and is set once a heartbeat.
 
 #include <atomic>
 #include <cstdint>
@@ -20,6 +20,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/ids.h"
+#include "common/probes/awaited.h"
 #include "common/probes/node_probe.h"
 #include "common/probes/time_histogram.h"
 
@@ -61,6 +62,10 @@ class TrafficProbe {
     add(layers_[layer.value()].aggregation_ns, static_cast<std::uint64_t>(took.count()));
   }
 
+  /// What the node waits for.
+  AwaitedProbe& awaited() { return awaited_; }
+  const AwaitedProbe& awaited() const { return awaited_; }
+
   std::size_t layers() const { return layers_.size(); }
   std::uint64_t sent_bytes(LayerIndex layer) const {
     return get(layers_[layer.value()].sent_bytes);
@@ -100,6 +105,7 @@ class TrafficProbe {
   const std::shared_ptr<NodeProbe> node_;
   std::vector<Layer> layers_;
   Counter batches_{0};
+  AwaitedProbe awaited_;
 };
 
 }  // namespace poseidon

@@ -92,6 +92,11 @@ class MemoryNetwork::Pipe : public std::enable_shared_from_this<Pipe> {
       cut();
       return;
     }
+    if (network_->loss_ && network_->loss_(side(1).name, from == 1, bytes)) {
+      --to.in_flight;
+      confirm(from);
+      return;
+    }
     const int copies = !in_order_ && network_->draw(network_->faults_.duplicate) ? 2 : 1;
     network_->duplicates_ += copies - 1;
     for (int i = 0; i < copies; ++i) schedule_arrival(1 - from, bytes, i > 0);

@@ -58,6 +58,11 @@ class MemoryNetwork {
   void part(const std::string& one, const std::string& other);
   void join(const std::string& one, const std::string& other);
 
+  /// Asked for each message to (or, where `answers`, from) the listener at `address`: true loses
+  /// it, although its stream stays whole, as only an error in a program would. Null: loses none.
+  using Loss = std::function<bool(const std::string& address, bool answers, const Bytes& message)>;
+  void set_loss(Loss loss) { loss_ = std::move(loss); }
+
   /// Moves the clock to the next event and runs it; false when there is none.
   bool step();
   Nanoseconds now() const { return clock_.now(); }
@@ -106,6 +111,7 @@ class MemoryNetwork {
   std::vector<std::weak_ptr<Pipe>> pipes_;
   std::int64_t faults_drawn_ = 0, cuts_ = 0, duplicates_ = 0, reorders_ = 0;
   std::size_t max_queued_ = 0;
+  Loss loss_;
 };
 
 }  // namespace poseidon

@@ -316,6 +316,9 @@ void Cluster::handle_heartbeat(NodeId from, const v1::Heartbeat& heartbeat) {
   }
   watch_.take_counters(from, heartbeat);
   watch_.take_refusals(from, heartbeat);
+  if (host_.job() && !host_.job()->ended()) {
+    host_.job()->on_awaited(from, awaited_from(heartbeat), context_.now());
+  }
   if (heartbeat.layers().empty() || !watch_.has_traffic() || !host_.job() || host_.job()->ended())
     return;
   const bool is_worker =

@@ -5,6 +5,7 @@
 
 #include <deque>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -161,6 +162,26 @@ TEST_F(TrainingTest, StatusHasTheNewestCountersOfEachNodeAndTheCoordinatorsOwn) 
   const v1::GetStatusResponse third = status();
   ASSERT_EQ(third.workers_size(), 1);
   EXPECT_FALSE(third.workers(0).has_counters());
+}
+
+TEST_F(TrainingTest, WhatNodesAwaitSaysWhyTheJobStandsStill) {
+  start(1);
+  v1::NodeMessage waits;
+  v1::AwaitedData& data = *waits.mutable_heartbeat()->add_awaited();
+  data.add_ranks(0);
+  data.set_iteration(std::numeric_limits<std::uint64_t>::max());  // and others that nobody reads
+  for (int i = 0; i < 1000; ++i) waits.mutable_heartbeat()->add_awaited()->add_ranks(4711);
+  for (int step = 0; step < 64; ++step) {
+    clock_.advance(Milliseconds(500));
+    for (const auto& link : servers_) beat(*link);
+    cluster_->on_message(workers_[0].get(), waits);
+    cluster_->tick();
+    run_tasks();
+  }
+  EXPECT_EQ(status().state(), "running");
+  EXPECT_THAT(status().message(),
+              AllOf(HasSubstr("worker 0"), HasSubstr("waits for the factors of layer fc"),
+                    HasSubstr("from worker 0")));
 }
 
 TEST_F(ClusterTest, APlaceIsKeptForAsLongAsWasPromised) {

@@ -1,5 +1,6 @@
 #include "coordinator/cluster/watch.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
@@ -39,6 +40,23 @@ bool sensible(const v1::LayerTraffic& layer) {
 }
 
 }  // namespace
+
+std::vector<AwaitedData> awaited_from(const v1::Heartbeat& heartbeat) {
+  constexpr std::size_t kMostRanks = 64;
+  std::vector<AwaitedData> awaited;
+  for (const v1::AwaitedData& message : heartbeat.awaited()) {
+    if (awaited.size() == kMostAwaitedInHeartbeat) break;
+    AwaitedData& data = awaited.emplace_back();
+    data.layer = LayerIndex(message.layer());
+    if (message.chunk() > 0) data.chunk = ChunkId(message.chunk() - 1);
+    if (message.server() > 0) data.server = ServerIndex(message.server() - 1);
+    data.iteration = static_cast<Iteration>(std::min<std::uint64_t>(message.iteration(), 1u << 30));
+    for (const std::uint32_t rank : message.ranks()) {
+      if (data.ranks.size() < kMostRanks) data.ranks.emplace_back(rank);
+    }
+  }
+  return awaited;
+}
 
 void Watch::note(EventKind kind, const std::string& text) {
   const std::string line = one_line(text);

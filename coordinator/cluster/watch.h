@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/probes/awaited.h"
 #include "coordinator/cluster/cluster_context.h"
 #include "coordinator/members/admission.h"
 #include "coordinator/members/counter_book.h"
@@ -31,6 +32,9 @@
 #include "poseidon/v1/control.pb.h"
 
 namespace poseidon {
+
+/// What a node says that it waits for; no more than an honest one tells.
+std::vector<AwaitedData> awaited_from(const v1::Heartbeat& heartbeat);
 
 class Watch {
  public:

@@ -14,6 +14,7 @@ enum class EpochEnd : std::uint8_t {
   kServerLost,
   kPeerUnreachable,       ///< all are here, but one does not reach another
   kCheckpointUnreadable,  ///< the checkpoint that was to be gone on from
+  kStandstill,            ///< all are here, but no iteration ends
   kNodeUnfit,    ///< a node that came later cannot take part, or died before it had trained
   kMoreWorkers,  ///< no trouble: others are taken in
   kBetterPlan,   ///< no trouble: measured times say so
@@ -30,6 +31,8 @@ constexpr const char* epoch_end_name(EpochEnd reason) {
       return "peer_unreachable";
     case EpochEnd::kCheckpointUnreadable:
       return "checkpoint_unreadable";
+    case EpochEnd::kStandstill:
+      return "standstill";
     case EpochEnd::kNodeUnfit:
       return "node_unfit";
     case EpochEnd::kMoreWorkers:

@@ -21,6 +21,7 @@
 #include "coordinator/job/checkpoints/checkpoint_commit.h"
 #include "coordinator/job/reports/calibration_run.h"
 #include "coordinator/job/reports/idle_recoveries.h"
+#include "coordinator/job/reports/standstill.h"
 #include "coordinator/members/mishaps.h"
 #include "coordinator/planning/calibrate.h"
 #include "coordinator/planning/elastic_job.h"
@@ -45,6 +46,7 @@ struct JobRunOptions {
   MishapOptions mishaps;
   int max_plan_changes = 4;  ///< of one run: two plans that take turns must not go on for ever
   IdleRecoveriesOptions idle_recoveries;
+  StandstillOptions standstill;
   CheckpointCommitOptions checkpoints;
   CalibrationOptions calibration;
 };

@@ -349,6 +349,7 @@ JobActions JobRun::tick(Nanoseconds now) {
     recovery_.tick(now, actions);
   }
   change_.tick(now, actions);
+  training_.tick(now, actions);
   if (exclusion_.leave_out_silent(now, actions)) return actions;
   if (state() == JobState::kWaiting) waiting_.tick(now, actions);
   ending_.settle(now, actions);
@@ -363,6 +364,7 @@ void JobRun::extend_deadlines(Nanoseconds duration, Nanoseconds now) {
   job_.next_epoch.extend_deadlines(duration, now);
   recovery_.extend_deadlines(duration, now);
   ending_.extend_deadlines(duration);
+  training_.extend_deadlines(duration, now);
   if (job_.run->calibration) job_.run->calibration->extend_deadlines(duration);
   job_.checkpoints.extend_deadlines(duration, now);
 }
@@ -391,6 +393,7 @@ JobProgress JobRun::progress(Nanoseconds now) const {
   progress.training_seconds = job_.pace.seconds_until(until);
   progress.iterated_seconds = job_.pace.iterated_seconds();
   progress.training_from = job_.pace.first();
+  if (!ended()) progress.standstill_seconds = seconds(training_.standstill());
   return progress;
 }
 

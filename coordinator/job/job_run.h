@@ -66,8 +66,9 @@ struct JobProgress {
   std::optional<TestResult> test;
   double images_per_s = 0.0;
   double training_seconds = 0.0;
-  double iterated_seconds = 0.0;  ///< of them, until the last finished iteration
-  Iteration training_from = 0;    ///< that was next when training_seconds began
+  double iterated_seconds = 0.0;    ///< of them, until the last finished iteration
+  Iteration training_from = 0;      ///< that was next when training_seconds began
+  double standstill_seconds = 0.0;  ///< for how long nothing has moved, once that is an alarm
 };
 
 /// A node on a new stream, and what it says it is in the middle of.
@@ -162,6 +163,10 @@ class JobRun {
   JobActions on_finished(NodeId from, Epoch epoch, Nanoseconds now);
   /// See Training::on_batches.
   void on_batches(NodeId from, std::uint64_t batches, Nanoseconds now);
+  /// See Training::on_awaited.
+  void on_awaited(NodeId from, std::vector<AwaitedData> awaited, Nanoseconds now) {
+    training_.on_awaited(from, std::move(awaited), now);
+  }
   /// `unreachable`: of kPeer, the address of the node that does not answer; "" where that is not
   /// known.
   JobActions on_failed(NodeId from, Epoch epoch, const std::string& reason, FailureKind kind,

@@ -49,6 +49,7 @@ void Training::on_iteration(const Participant& worker, Iteration iteration, doub
     return;
   }
   if (const auto result = job_.run->iterations.add(rank, loss, now - age)) {
+    standstill_.on_iteration(now);
     complete_iteration(*result, actions);
   }
 }
@@ -147,6 +148,58 @@ void Training::on_batches(NodeId from, std::uint64_t batches, Nanoseconds now) {
   // Each epoch counts anew. No worker makes more than so many between two heartbeats.
   constexpr std::uint64_t kMostAtOnce = 1 << 20;
   passes_ += std::min(batches > before ? batches - before : batches, kMostAtOnce);
+}
+
+void Training::on_awaited(NodeId from, std::vector<AwaitedData> awaited, Nanoseconds now) {
+  const Participant* const node = job_.roster().find(from);
+  if (node == nullptr || is_lost(*node) || job_.run->plan == nullptr) return;
+  const Plan& plan = *job_.run->plan;
+  std::erase_if(awaited, [&plan](const AwaitedData& data) {
+    return data.layer.value() >= plan.layers.size() ||
+           (data.chunk && data.chunk->value() >= plan.chunks.size());
+  });
+  standstill_.on_awaited(from, std::move(awaited), now);
+}
+
+/// Those with something left to do before the epoch trains, or ends.
+std::vector<NodeId> Training::busy_workers() const {
+  std::vector<NodeId> busy;
+  for (const Participant& worker : job_.workers()) {
+    const bool is_busy =
+        worker.state == ParticipantState::kRunning || worker.state == ParticipantState::kPreparing;
+    if (is_busy) busy.push_back(worker.node.id);
+  }
+  return busy;
+}
+
+void Training::tick(Nanoseconds now, JobActions& actions) {
+  const bool prepares = job_.state() == JobState::kPreparingWorkers;
+  if (!prepares && job_.state() != JobState::kRunning) {
+    standstill_lasts_ = Nanoseconds(0);
+    return;
+  }
+  if (watched_ != job_.run->epoch) {
+    watched_ = job_.run->epoch;
+    standstill_lasts_ = Nanoseconds(0);
+    standstill_.begin_epoch(now);
+  }
+  const Standstill::Look look =
+      standstill_.look(busy_workers(), prepares, job_.states.quiet(now), now);
+  const Nanoseconds before = std::exchange(standstill_lasts_, look.lasts);
+  if (look.verdict == Standstill::Verdict::kNone) {
+    if (before == Nanoseconds(0)) return;
+    job_.message.clear();
+    job_.log("goes on", actions);
+    return;
+  }
+  const std::string text = absl::StrFormat("no progress for %.0f s after %d iterations: %s",
+                                           seconds(look.lasts), job_.run->iterations.completed(),
+                                           standstill_.text(*job_.run->plan, job_.roster()));
+  job_.message = text;
+  if (before == Nanoseconds(0)) job_.log(text, actions, LogLine::Kind::kAlarm);
+  if (look.verdict != Standstill::Verdict::kRecover) return;
+  standstill_lasts_ = Nanoseconds(0);
+  recovery_.recover(EpochEnd::kStandstill, text, /*in_memory=*/true, now, actions);
 }
 
 }  // namespace poseidon

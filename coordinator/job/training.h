@@ -3,8 +3,8 @@
 // What workers report while a job trains, and the lines of metrics.jsonl that come of it.
 //
 // Called by: job_run.h, which has checked the sender.
-// Calls: reports/reports.h combines the reports; ending.h, when a loss is not finite; recovery.h
-// and staffing.h hear of iterations that are new.
+// Calls: reports/reports.h combines the reports; reports/standstill.h; ending.h, when a loss is not
+// finite; recovery.h and staffing.h hear of iterations that are new.
 //
 // Invariant: metrics lines come in the order of iterations, each exactly once; RollBackMetrics
 // takes those back that the next epoch will write again.
@@ -17,6 +17,7 @@
 #include "coordinator/job/job_actions.h"
 #include "coordinator/job/job_context.h"
 #include "coordinator/job/recovery.h"
+#include "coordinator/job/reports/standstill.h"
 
 namespace poseidon {
 
@@ -24,7 +25,11 @@ namespace poseidon {
 class Training {
  public:
   Training(JobContext& job, Ending& ending, Recovery& recovery)
-      : job_(job), ending_(ending), recovery_(recovery), furthest_(job.run->first_iteration) {}
+      : job_(job),
+        ending_(ending),
+        recovery_(recovery),
+        furthest_(job.run->first_iteration),
+        standstill_(job.options.standstill) {}
   /// Goes on with what an earlier coordinator has written down. `test`: the last one.
   void resume(Iteration completed, std::optional<TestResult> test);
 
@@ -36,6 +41,15 @@ class Training {
   /// How many batches have gone through the worker's network in this epoch, in tests too. Progress
   /// while nothing is reported: a test may take hours.
   void on_batches(NodeId from, std::uint64_t batches, Nanoseconds now);
+  /// What a node waits for, as of its last heartbeat. What does not fit the plan is left out.
+  void on_awaited(NodeId from, std::vector<AwaitedData> awaited, Nanoseconds now);
+  /// Looks whether the job stands still: tells it, and later has the job recover.
+  void tick(Nanoseconds now, JobActions& actions);
+  /// For how long nothing has moved; 0 while that is no alarm.
+  Nanoseconds standstill() const { return standstill_lasts_; }
+  void extend_deadlines(Nanoseconds duration, Nanoseconds now) {
+    standstill_.extend_deadlines(duration, now);
+  }
 
   /// How many iterations were reported that nobody had reported in their epoch ...
   std::uint64_t advances() const { return advances_; }
@@ -55,6 +69,7 @@ class Training {
  private:
   void complete_iteration(const IterationResult& result, JobActions& actions);
   double images_done() const;
+  std::vector<NodeId> busy_workers() const;
 
   JobContext& job_;
   Ending& ending_;
@@ -63,6 +78,9 @@ class Training {
   Iteration furthest_ = 0;  ///< how many iterations have ever been complete
   std::uint64_t advances_ = 0;
   std::uint64_t passes_ = 0;
+  Standstill standstill_;
+  std::optional<Epoch> watched_;     ///< the epoch that standstill_ is of
+  Nanoseconds standstill_lasts_{0};  ///< above 0: and people have been told
 };
 
 }  // namespace poseidon

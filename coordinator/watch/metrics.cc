@@ -133,6 +133,9 @@ void add_job(const JobFigures& job, MetricFamilies& families) {
         static_cast<double>(job.progress.completed));
   gauge("poseidon_job_training_seconds", "Time since the job's training began",
         job.progress.training_seconds);
+  gauge("poseidon_job_standstill_seconds",
+        "For how long the job has made no progress though its nodes are well; 0: it goes on",
+        job.progress.standstill_seconds);
   gauge("poseidon_job_workers", "Workers that have a part in the job and are not lost",
         static_cast<double>(job.workers));
   if (job.begun_with > 0) {

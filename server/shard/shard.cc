@@ -560,6 +560,29 @@ std::optional<WorkerRank> Shard::awaited(ChunkId chunk) const {
   return std::nullopt;
 }
 
+/// A chunk that no worker has sent anything of is not named: its workers may well compute.
+std::vector<AwaitedData> Shard::awaited() const {
+  std::vector<AwaitedData> awaited;
+  for (const Slot& slot : slots_) {
+    AwaitedData data{.layer = plan_.chunks[slot.id.value()].layer,
+                     .chunk = slot.id,
+                     .iteration = std::max<Iteration>(slot.version, 0),
+                     .ranks = {},
+                     .server = self_};
+    const bool awaits_worker_0 = slot.version < 0 || !slot.settled.empty();
+    if (awaits_worker_0) {
+      data.ranks.emplace_back(0);
+    } else if (slot.sum.contributed() > 0) {
+      for (std::size_t place = 0; place < contributors_.size(); ++place) {
+        if (!slot.sum.has(place)) data.ranks.push_back(contributors_[place]);
+      }
+    }
+    if (!data.ranks.empty()) awaited.push_back(std::move(data));
+    if (awaited.size() == kMostAwaited) break;
+  }
+  return awaited;
+}
+
 std::int64_t Shard::memory_bytes() const {
   std::int64_t bytes = 0;
   for (const Slot& slot : slots_) {

@@ -54,6 +54,7 @@
 #include "common/memory/aligned_buffer.h"
 #include "common/plan/plan.h"
 #include "common/plan/tensor_parts.h"
+#include "common/probes/awaited.h"
 #include "common/tensor/optimizer.h"
 #include "common/threads/team.h"
 #include "common/transport/transport.h"
@@ -121,6 +122,9 @@ class Shard final : public ChunkHolder {
   /// Lowest rank whose contribution is missing for this chunk's next step (a leader stands for its
   /// group); nullopt when none is missing.
   std::optional<WorkerRank> awaited(ChunkId chunk) const;
+  /// The first chunks whose next step lacks something of some workers, at most kMostAwaited; for
+  /// heartbeats.
+  std::vector<AwaitedData> awaited() const;
   std::int64_t memory_bytes() const;
   std::int64_t pending_bytes() const override { return early_.pending_bytes(); }
 

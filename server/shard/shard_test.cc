@@ -32,6 +32,25 @@ TEST_F(ShardTest, ACompleteSumMakesOneStepAndGoesToEverybody) {
   EXPECT_EQ(values(shard, ChunkId(0)), std::vector<float>(4, 10.0f - kLearningRate * 2.0f));
 }
 
+TEST_F(ShardTest, SaysWhoseGradientsItLacks) {
+  Shard shard = make(3);
+  ASSERT_FALSE(shard.awaited().empty());
+  EXPECT_EQ(shard.awaited()[0].ranks, std::vector{WorkerRank(0)}) << "the initial parameters";
+  initialise(shard);
+  EXPECT_TRUE(shard.awaited().empty()) << "all may compute";
+  push(shard, 1, 1, 0, 3.0f);
+  ASSERT_EQ(shard.awaited().size(), 1u);
+  const AwaitedData lacks = shard.awaited()[0];
+  EXPECT_EQ(lacks.chunk, ChunkId(1));
+  EXPECT_EQ(lacks.layer, LayerIndex(0));
+  EXPECT_EQ(lacks.iteration, 0);
+  EXPECT_EQ(lacks.server, ServerIndex(0));
+  EXPECT_EQ(lacks.ranks, (std::vector{WorkerRank(0), WorkerRank(2)}));
+  push(shard, 0, 1, 0, 3.0f);
+  push(shard, 2, 1, 0, 3.0f);
+  EXPECT_TRUE(shard.awaited().empty());
+}
+
 TEST_F(ShardTest, SumsHaveTheSameBitsInEveryOrderOfArrival) {
   SplitMix64 random(4);
   const std::uint32_t workers = 5;

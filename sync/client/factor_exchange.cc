@@ -40,6 +40,16 @@ std::string FactorExchange::name(WorkerRank rank) const {
   return absl::StrCat("worker ", rank.value(), address.empty() ? "" : " at ", address);
 }
 
+std::vector<AwaitedData> FactorExchange::awaited_data(LayerIndex layer) const {
+  std::vector<WorkerRank> ranks = route_.awaited(layer);
+  if (ranks.empty()) return {};
+  return {{.layer = layer,
+           .chunk = std::nullopt,
+           .iteration = route_.awaited_iteration(layer),
+           .ranks = std::move(ranks),
+           .server = std::nullopt}};
+}
+
 std::string FactorExchange::awaited(LayerIndex layer) const {
   std::string names;
   for (const WorkerRank rank : route_.awaited(layer)) {

@@ -62,6 +62,8 @@ class FactorExchange final : public PeerStream::Owner, public PeerDoor::Host {
   /// The workers whose part of the layer's next set is missing, for error messages: "worker 2 at
   /// 10.0.0.4:4711, worker 3 at ...".
   std::string awaited(LayerIndex layer) const;
+  /// The same for heartbeats; empty when no part is missing.
+  std::vector<AwaitedData> awaited_data(LayerIndex layer) const;
 
   // Called by the door.
   absl::Status admit(const PeerStream& stream, const FactorHeader& hello,

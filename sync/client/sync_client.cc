@@ -260,10 +260,12 @@ absl::Status SyncClient::wait_stepping(LayerIndex layer, Waiter waiter,
                     .begin = now(),
                     .iteration = versions_[layer.value()] + 1,  // whose forward waits
                     .layer = layer};
+    waits_for_ = layer;
     const bool in_time =
         changed_.wait_until(mutex_, give_up, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
           return !failure_.ok() || done() || steppable(layer) || measurable();
         });
+    waits_for_.reset();
     stall.end = now();
     if (waiter == Waiter::kForward) {
       traffic_->stalled(layer, static_cast<std::uint64_t>((stall.end - stall.begin).count()));
@@ -372,6 +374,22 @@ void SyncClient::cancel(const absl::Status& reason) {
   const MutexLock lock(mutex_);
   if (failure_.ok()) failure_ = reason;
   changed_.notify_all();
+}
+
+void SyncClient::note_awaited() {
+  std::optional<LayerIndex> layer;
+  {
+    const MutexLock lock(mutex_);
+    layer = waits_for_;
+  }
+  if (!layer) {
+    traffic_->awaited().set({});
+    return;
+  }
+  transport_->post([this, layer = *layer] {
+    loop_.assert_held();
+    traffic_->awaited().set(syncer_->awaited_data(layer));
+  });
 }
 
 void SyncClient::chunk_landed(const ChunkLanded& chunk) {

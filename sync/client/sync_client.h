@@ -78,11 +78,14 @@ class SyncClient final : public SyncerEvents {
   /// on the transport's loop.
   ~SyncClient() override;
 
-  // On the owner's thread; cancel on any.
+  // On the owner's thread; cancel and note_awaited on any.
 
   void start();
   /// Ends every wait, current and future, with this status.
   void cancel(const absl::Status& reason);
+  /// Looks, on the loop, for what the trainer's thread waits for just now, and has TrafficProbe
+  /// tell it. Any thread; never blocks.
+  void note_awaited();
 
   // On the trainer's thread.
 
@@ -193,6 +196,8 @@ class SyncClient final : public SyncerEvents {
   std::vector<std::optional<std::chrono::steady_clock::time_point>> gradient_since_
       ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  /// The layer that the trainer's thread waits for; unset while it computes.
+  std::optional<LayerIndex> waits_for_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace poseidon

@@ -60,4 +60,22 @@ void Syncer::start() {
   if (factors_ != nullptr) factors_->start();
 }
 
+std::vector<AwaitedData> Syncer::awaited_data(LayerIndex layer) const {
+  std::vector<AwaitedData> awaited;
+  if (plan_.layers[layer.value()].scheme == Scheme::kSfb) {
+    awaited = factors_->awaited_data(layer);
+    // With all factors here, its step waits for norms, which come of the other layers.
+    for (std::uint32_t other = 0; awaited.empty() && other < plan_.layers.size(); ++other) {
+      awaited = links_.awaited(LayerIndex(other));
+    }
+  } else {
+    awaited = links_.awaited(layer);
+    if (leads(plan_, rank_)) {
+      for (AwaitedData& data : peers_.relay->awaited(layer)) awaited.push_back(std::move(data));
+    }
+  }
+  if (awaited.empty()) awaited.push_back({.layer = layer, .chunk = {}, .ranks = {}, .server = {}});
+  return awaited;
+}
+
 }  // namespace poseidon

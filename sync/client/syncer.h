@@ -68,6 +68,9 @@ class Syncer final {
 
   /// For an SFB layer; see FactorExchange::awaited.
   std::string awaited(LayerIndex layer) const { return factors_->awaited(layer); }
+  /// What this worker, whose trainer waits for the layer, lacks, and, if it leads a group, what its
+  /// relay lacks; for heartbeats. Never empty: the layer alone, where nothing is known to be missing.
+  std::vector<AwaitedData> awaited_data(LayerIndex layer) const;
 
  private:
   Transport* const transport_;

@@ -131,6 +131,16 @@ void ChunkLinks::fetch_exact() {
   pump_all();
 }
 
+std::vector<AwaitedData> ChunkLinks::awaited(LayerIndex layer) const {
+  std::vector<AwaitedData> awaited = route_.awaited(layer);
+  if (towards_ == Towards::kServers) return awaited;
+  for (AwaitedData& data : awaited) {
+    data.server.reset();
+    data.ranks = {leader_of(route_.plan(), route_.rank())};
+  }
+  return awaited;
+}
+
 void ChunkLinks::pump_all() {
   if (failed_) return;
   for (std::size_t turn = 0; turn < links_.size(); ++turn) {

@@ -57,6 +57,8 @@ class ChunkLinks {
   void layer_measured(LayerIndex layer, Iteration iteration, std::vector<TensorSquares> tensors);
   /// See PsRoute::pull_exact.
   void fetch_exact();
+  /// See PsRoute::awaited. Behind a relay its leader's rank takes the place of the server.
+  std::vector<AwaitedData> awaited(LayerIndex layer) const;
 
  private:
   class Link;

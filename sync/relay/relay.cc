@@ -240,4 +240,23 @@ ChunkPayload Relay::payload(ChunkId chunk, bool exact) const {
           .owner = whole.owner()};
 }
 
+std::vector<AwaitedData> Relay::awaited(LayerIndex layer) const {
+  std::vector<AwaitedData> awaited;
+  for (std::uint32_t i = 0; i < slots_.size() && awaited.size() < kMostAwaited; ++i) {
+    const Slot& slot = slots_[i];
+    if (plan_.chunks[i].layer != layer || slot.sum.contributed() == 0 || slot.sum.complete()) {
+      continue;
+    }
+    AwaitedData& data = awaited.emplace_back(AwaitedData{.layer = layer,
+                                                         .chunk = ChunkId(i),
+                                                         .iteration = slot.version,
+                                                         .ranks = {},
+                                                         .server = std::nullopt});
+    for (std::size_t place = 0; place < group_.size(); ++place) {
+      if (!slot.sum.has(place)) data.ranks.push_back(group_[place]);
+    }
+  }
+  return awaited;
+}
+
 }  // namespace poseidon

@@ -37,6 +37,7 @@
 
 #include "common/memory/aligned_buffer.h"
 #include "common/plan/plan.h"
+#include "common/probes/awaited.h"
 #include "common/threads/team.h"
 #include "sync/chunks/aggregator.h"
 #include "sync/chunks/chunk_holder.h"
@@ -70,6 +71,9 @@ class Relay final : public ChunkHolder {
   /// The servers' answer is in place: `version` of the chunk; with a 16-bit wire type, `exact`
   /// means float32. Returns the deliveries to the group.
   std::vector<Delivery> landed(ChunkId chunk, Iteration version, bool exact);
+
+  /// Chunks of this layer whose sum lacks gradients of some of the group, at most kMostAwaited.
+  std::vector<AwaitedData> awaited(LayerIndex layer) const;
 
   ChunkDecision on_message(const DecodedChunk& message) override;
   bool may_read(WorkerRank rank) const override;

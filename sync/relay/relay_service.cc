@@ -45,4 +45,11 @@ void RelayService::chunk_landed(const ChunkLanded& chunk) {
   carry_up();
 }
 
+std::vector<AwaitedData> RelayService::awaited(LayerIndex layer) const {
+  if (job_ == nullptr) return {};
+  std::vector<AwaitedData> awaited = job_->relay.awaited(layer);
+  if (awaited.empty()) awaited = job_->links->awaited(layer);
+  return awaited;
+}
+
 }  // namespace poseidon

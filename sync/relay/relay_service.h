@@ -45,6 +45,8 @@ class RelayService final : public Acceptor, private ChunkEvents {
   StreamHandler* on_accept(std::unique_ptr<Stream> stream) override {
     return streams_.on_accept(std::move(stream));
   }
+  /// What the relay lacks of its group, and of the servers; for heartbeats.
+  std::vector<AwaitedData> awaited(LayerIndex layer) const;
   /// For observers; null between jobs.
   const Relay* relay() const { return job_ ? &job_->relay : nullptr; }
 

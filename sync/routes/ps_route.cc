@@ -1,5 +1,6 @@
 #include "sync/routes/ps_route.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -348,6 +349,20 @@ std::int64_t PsRoute::leading_elements(LayerIndex layer, Iteration version) {
   if (leading == 0) return 0;
   const PlanChunk& last = plan_.chunks[chunks[leading - 1].value()];
   return last.offset + last.elements;
+}
+
+std::vector<AwaitedData> PsRoute::awaited(LayerIndex layer) const {
+  std::vector<AwaitedData> awaited;
+  for (const ChunkId chunk : of_layer_[layer.value()]) {
+    if (chunks_[chunk.value()].request == Request::kNone) continue;
+    awaited.push_back({.layer = layer,
+                       .chunk = chunk,
+                       .iteration = std::max<Iteration>(chunks_[chunk.value()].version, 0),
+                       .ranks = {},
+                       .server = plan_.chunks[chunk.value()].server});
+    if (awaited.size() == kMostAwaited) break;
+  }
+  return awaited;
 }
 
 std::vector<ChunkId> PsRoute::unanswered(ServerIndex server) const {

@@ -29,6 +29,7 @@
 #include "common/memory/aligned_buffer.h"
 #include "common/plan/chunk_queue.h"
 #include "common/plan/plan.h"
+#include "common/probes/awaited.h"
 #include "common/threads/team.h"
 #include "common/transport/transport.h"
 #include "common/wire/wire.h"
@@ -91,6 +92,8 @@ class PsRoute {
   WorkerRank rank() const { return rank_; }
   /// Chunks of this server that were requested and have not arrived; they are requested again.
   std::vector<ChunkId> unanswered(ServerIndex server) const;
+  /// The first unanswered chunks of this layer, at most kMostAwaited.
+  std::vector<AwaitedData> awaited(LayerIndex layer) const;
 
  private:
   /// The unanswered request of a chunk. It is repeated on each new stream until it is answered.

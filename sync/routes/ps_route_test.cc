@@ -81,6 +81,28 @@ TEST(PsRoute, SendsInTheOrderOfThePlan) {
   EXPECT_THAT(layers_sent(SendOrder::kReady), ElementsAre(2, 2, 1, 1, 0, 0));
 }
 
+TEST(PsRoute, SaysWhatALayerAwaits) {
+  const Plan plan = toy_plan(1, 2, {4, 4}, 2);
+  FloatBuffer parameters(8), gradients(8);
+  PsRoute route(
+      plan, WorkerRank(0),
+      {{parameters.floats().first(4), gradients.floats().first(4), gradients.owner()},
+       {parameters.floats().subspan(4), gradients.floats().subspan(4), gradients.owner()}});
+  EXPECT_TRUE(route.awaited(LayerIndex(1)).empty());
+  route.pull_initial();
+  const std::vector<AwaitedData> awaited = route.awaited(LayerIndex(1));
+  ASSERT_EQ(awaited.size(), 2u);
+  EXPECT_EQ(awaited[0].chunk, ChunkId(2));
+  EXPECT_EQ(awaited[0].layer, LayerIndex(1));
+  EXPECT_EQ(awaited[0].server, plan.chunks[2].server);
+  EXPECT_EQ(awaited[0].iteration, 0);
+  const PlanChunk& first = plan.chunks[2];
+  route.on_message(first.server, arriving(message_for(plan, ChunkKind::kParameters, WorkerRank(0),
+                                                      ChunkId(2), 0, {1, 2})));
+  ASSERT_EQ(route.awaited(LayerIndex(1)).size(), 1u);
+  EXPECT_EQ(route.awaited(LayerIndex(1))[0].chunk, ChunkId(3));
+}
+
 // A server closes streams that say nothing.
 TEST(PsRoute, ANewStreamWithNothingOpenPullsTheSmallestChunkThatIsHere) {
   const Plan plan = toy_plan(1, 1, {5}, 3);  // chunks of 3 and 2

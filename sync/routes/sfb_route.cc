@@ -400,7 +400,7 @@ std::vector<LayerIndex> SfbRoute::layers() const {
 
 std::vector<WorkerRank> SfbRoute::awaited(LayerIndex index) const {
   const Layer& layer = layer_of(index);
-  const Iteration iteration = std::max(options_.first_iteration, layer.mine);
+  const Iteration iteration = awaited_iteration(index);
   const Slot& slot = layer.slots[static_cast<std::size_t>(iteration % 2)];
   if (layer.parameters_missing > 0) return {WorkerRank(rank_.value() - 1)};
   const auto [first, end] = wanted_pieces(layer, iteration);

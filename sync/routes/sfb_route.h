@@ -29,6 +29,7 @@
 // Everything here runs on the loop. FactorStacks (factor_stacks.h) has the factors' memory, which
 // the trainer's thread uses too, and says when.
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -117,6 +118,10 @@ class SfbRoute {
   std::vector<LayerIndex> layers() const;
   /// Workers whose part of the layer's next set is missing, for error messages.
   std::vector<WorkerRank> awaited(LayerIndex layer) const;
+  /// The iteration of that set.
+  Iteration awaited_iteration(LayerIndex layer) const {
+    return std::max(options_.first_iteration, layer_of(layer).mine);
+  }
 
  private:
   using ItemId = StrongId<struct ItemIdTag, std::uint32_t>;

@@ -21,7 +21,9 @@ using DiskOf = std::function<const SimDisk*(const std::string& identity)>;
 std::string check_checkpoint(const CheckpointManifest& manifest, const Truth& truth,
                              const DiskOf& disk_of);
 /// Each line once, in order, and true.
-std::string check_metrics(const std::string& metrics, const Course& course, const JobSpec& job);
+/// `missing_lines`: iterations that need no line, as who could tell of them was lost.
+std::string check_metrics(const std::string& metrics, const Course& course, const JobSpec& job,
+                          const std::set<Iteration>& missing_lines);
 std::string check_model(const std::filesystem::path& model, const Course& course);
 
 }  // namespace poseidon::sim

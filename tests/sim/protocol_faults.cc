@@ -29,6 +29,19 @@ void World::on_control(bool /*sent*/, const std::string& what) {
   });
 }
 
+bool World::loses(const std::string& kind) {
+  if (kind.empty() || end_) return false;
+  const int count = ++data_messages_[kind];
+  for (const LostMessage& lost : scenario_.lost) {
+    if (lost.kind != kind || lost.count != count) continue;
+    note(absl::StrCat("lose message ", count, " of kind ", kind));
+    ++happened_[absl::StrCat("lose ", kind)];
+    last_trouble_ = network_.now();
+    return true;
+  }
+  return false;
+}
+
 void World::kill_for_a_while(Machine& machine, const Fault& fault) {
   kill(machine, fault.silently);
   if (fault.comes_back) {

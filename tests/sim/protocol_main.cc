@@ -32,15 +32,15 @@ struct Totals {
 };
 
 void print(const poseidon::sim::ProtocolOutcome& outcome, std::uint64_t seed, const char* program,
-           bool all) {
+           bool loses, bool all) {
   std::string text;
   for (const std::string& line : outcome.trace) text += "  " + line + "\n";
   text += "  cluster: " + outcome.description + "\n";
   if (!outcome.ok) {
     text += "seed " + std::to_string(seed) + " failed after " + std::to_string(outcome.steps) +
             " steps, " + std::to_string(outcome.virtual_seconds) +
-            " virtual seconds: " + outcome.failure + "\n  again: " + program + " --seed " +
-            std::to_string(seed) + "\n";
+            " virtual seconds: " + outcome.failure + "\n  again: " + program +
+            (loses ? " --lose-messages" : "") + " --seed " + std::to_string(seed) + "\n";
   } else if (all) {
     text += "seed " + std::to_string(seed) + ": " + outcome.end + " after " +
             std::to_string(outcome.virtual_seconds) + " virtual seconds\n";
@@ -51,12 +51,14 @@ void print(const poseidon::sim::ProtocolOutcome& outcome, std::uint64_t seed, co
 
 /// Every `stride`-th seed; 0 when none failed.
 int run(std::uint64_t first, std::uint64_t end, std::uint64_t stride, const char* program,
-        bool verbose) {
+        bool loses, bool verbose) {
   Totals totals;
   for (std::uint64_t seed = first; seed < end; seed += stride) {
     current_seed = seed;
-    const poseidon::sim::ProtocolOutcome outcome = poseidon::sim::simulate_protocol(seed, verbose);
-    if (!outcome.ok || verbose) print(outcome, seed, program, verbose);
+    const poseidon::sim::ProtocolOutcome outcome =
+        loses ? poseidon::sim::simulate_lost_message(seed, verbose)
+              : poseidon::sim::simulate_protocol(seed, verbose);
+    if (!outcome.ok || verbose) print(outcome, seed, program, loses, verbose);
     ++totals.runs;
     totals.failed += outcome.ok ? 0 : 1;
     totals.done += outcome.end == "done" ? 1 : 0;
@@ -78,8 +80,8 @@ int run(std::uint64_t first, std::uint64_t end, std::uint64_t stride, const char
               totals.epochs, totals.checkpoints, totals.relay_pauses, faults.c_str());
   // A simulation in which nothing goes wrong, or nearly everything, shows nothing. Of 150 jobs 139
   // are done, with three checkpoints each.
-  const bool shows_little =
-      end - first >= 100 && (totals.faults.size() < 12 || totals.done < totals.runs * 3 / 4 ||
+  const bool shows_little = !loses && end - first >= 100 &&
+                            (totals.faults.size() < 12 || totals.done < totals.runs * 3 / 4 ||
                              totals.checkpoints < totals.runs || totals.relay_pauses == 0);
   if (shows_little) std::printf("too little has happened\n");
   return totals.failed > 0 || shows_little ? 1 : 0;
@@ -96,14 +98,17 @@ int main(int argc, char** argv) {
   app.add_option("--processes", processes, "that share the seeds")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
+  bool loses = false;
+  app.add_flag("--lose-messages", loses,
+               "no other fault than one message of the data path that never arrives");
   CLI11_PARSE(app, argc, argv);
   for (const int signal : {SIGABRT, SIGSEGV}) std::signal(signal, tell_seed);
-  if (seed != 0) return run(seed, seed + 1, 1, argv[0], /*verbose=*/true);
+  if (seed != 0) return run(seed, seed + 1, 1, argv[0], loses, /*verbose=*/true);
   std::vector<pid_t> children;
   for (std::uint64_t i = 0; i < processes; ++i) {
     const pid_t child = fork();
     if (child == 0) {
-      const int failed = run(first_seed + i, first_seed + seeds, processes, argv[0], false);
+      const int failed = run(first_seed + i, first_seed + seeds, processes, argv[0], loses, false);
       std::fflush(stdout);
       _exit(failed);
     }

@@ -4,10 +4,16 @@
 #include <array>
 #include <initializer_list>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/random.h"
+#include "common/wire/factor_wire.h"
+#include "common/wire/store_wire.h"
+#include "common/wire/wire.h"
 #include "nlohmann/json.hpp"
+#include "tests/sim/method_transport.h"
+#include "tests/sim/sim_control.h"
 
 namespace poseidon::sim {
 namespace {
@@ -207,6 +213,71 @@ ProtocolScenario draw_protocol_scenario(std::uint64_t seed) {
   return s;
 }
 
+namespace {
+
+/// Streams of the data path by the end of their listener's address, and the kinds of their
+/// messages.
+struct Method {
+  const char* suffix;
+  const char* name;
+  std::vector<const char*> kinds;  ///< by number; "" where there is none
+};
+
+const std::vector<Method>& methods() {
+  static const std::vector<const char*> chunks = {"",           "push",  "initialise", "pull",
+                                                  "parameters", "norms", "totals"};
+  static const std::vector<Method> all = {
+      {kRelaySuffix, "relay ", chunks},
+      {kFactorSuffix, "factors ", {"", "hello", "gradient", "input", "digest", "parameters"}},
+      {kStoreSuffix,
+       "store ",
+       {"", "read", "write", "data", "stored", "error", "hold", "read held"}},
+      {"", "data ", chunks}};
+  return all;
+}
+
+std::uint32_t kind_number(const Method& method, const Bytes& message) {
+  if (std::string_view(method.suffix) == kStoreSuffix) {
+    const auto decoded = decode_store(message);
+    return decoded.ok() ? static_cast<std::uint32_t>(decoded->header.operation) : 0;
+  }
+  if (std::string_view(method.suffix) == kFactorSuffix) {
+    const auto decoded = decode_factor(message);
+    return decoded.ok() ? static_cast<std::uint32_t>(decoded->header.kind) : 0;
+  }
+  const auto decoded = decode_chunk(message);
+  return decoded.ok() ? static_cast<std::uint32_t>(decoded->header.kind) : 0;
+}
+
+}  // namespace
+
+std::string message_kind(const std::string& address, const Bytes& message) {
+  if (address == kCoordinatorAddress || address == kUploadAddress) return "";
+  for (const Method& method : methods()) {
+    if (!absl::EndsWith(address, method.suffix)) continue;
+    const std::uint32_t kind = kind_number(method, message);
+    if (kind == 0 || kind >= method.kinds.size()) return "";
+    return absl::StrCat(method.name, method.kinds[kind]);
+  }
+  return "";
+}
+
+ProtocolScenario draw_lost_message_scenario(std::uint64_t seed) {
+  ProtocolScenario s = draw_protocol_scenario(seed);
+  s.faults.clear();
+  s.network.cut = s.network.duplicate = s.network.reorder = 0.0;
+  std::vector<std::string> kinds;
+  for (const Method& method : methods()) {
+    for (const char* kind : method.kinds) {
+      if (*kind != '\0') kinds.push_back(absl::StrCat(method.name, kind));
+    }
+  }
+  Dice dice(mix_seed(seed, 21));
+  s.lost.push_back({.kind = kinds[seed % kinds.size()],
+                    .count = static_cast<int>(1 + dice.below(dice.one_of({1u, 4u, 40u, 200u})))});
+  return s;
+}
+
 std::string describe(const Fault& fault) {
   const auto ms = [](Nanoseconds time) { return time.count() / 1000000; };
   return absl::StrCat(
@@ -221,6 +292,9 @@ std::string describe(const Fault& fault) {
 std::string describe(const ProtocolScenario& s) {
   std::vector<std::string> faults;
   for (const Fault& fault : s.faults) faults.push_back(describe(fault));
+  for (const LostMessage& lost : s.lost) {
+    faults.push_back(absl::StrCat("lose message ", lost.count, " of kind ", lost.kind));
+  }
   return absl::StrCat(s.workers, " workers, ", s.workers_per_host, " to a host, ",
                       s.servers_beside_workers ? "and " : "besides ", s.servers,
                       " servers, wanted ", s.wanted_workers, " and ", s.wanted_servers, ", cut ",

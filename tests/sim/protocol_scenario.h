@@ -45,6 +45,12 @@ struct Fault {
   bool silently = false;     ///< the machine goes with the process
 };
 
+/// A message of the data path that never arrives, though its stream stays whole.
+struct LostMessage {
+  std::string kind;  ///< as message_kind says
+  int count = 1;     ///< which one of its kind, in the order in which they are sent
+};
+
 struct ProtocolScenario {
   std::uint32_t workers = 1, servers = 1;  ///< there at the beginning
   std::string job_json;
@@ -60,11 +66,17 @@ struct ProtocolScenario {
   std::int64_t pending_limit_bytes = 0;
   MemoryFaults network;
   std::vector<Fault> faults;
+  std::vector<LostMessage> lost;
 
   bool has(FaultKind kind) const;
 };
 
 ProtocolScenario draw_protocol_scenario(std::uint64_t seed);
+/// The same cluster and job on a perfect network without any fault but one lost message, of one
+/// kind after the other as seeds count.
+ProtocolScenario draw_lost_message_scenario(std::uint64_t seed);
+/// "data push", "relay parameters", "factors digest", "store hold"; "" outside the data path.
+std::string message_kind(const std::string& address, const Bytes& message);
 std::string describe(const ProtocolScenario& scenario);
 std::string describe(const Fault& fault);
 

@@ -32,6 +32,7 @@ constexpr Milliseconds kPreparingTimeout{60000}, kProgressTimeout{90000}, kHalti
 constexpr Nanoseconds kOneRecovery =
     kHaltingTimeout + kSavingTimeout + 2 * kPreparingTimeout + kProgressTimeout + kRecoveryTimeout;
 constexpr Nanoseconds kTraining{std::chrono::minutes(3)};
+constexpr Milliseconds kStandstill{10000};
 constexpr Milliseconds kRestartPause{1000};
 constexpr std::int64_t kStepLimit = 3'000'000;
 
@@ -44,8 +45,8 @@ fs::path scratch_directory() {
 
 }  // namespace
 
-World::World(std::uint64_t seed, bool verbose)
-    : scenario_(draw_protocol_scenario(seed)),
+World::World(ProtocolScenario scenario, std::uint64_t seed, bool verbose)
+    : scenario_(std::move(scenario)),
       random_(mix_seed(seed, 12)),
       network_(mix_seed(seed, 13), scenario_.network),
       operator_(network_.endpoint("operator")),
@@ -59,6 +60,11 @@ World::World(std::uint64_t seed, bool verbose)
   fs::remove_all(disk_.state, ignored);
   network_.keep_order(kCoordinatorAddress);
   network_.keep_order(kUploadAddress);
+  if (!scenario_.lost.empty()) {
+    network_.set_loss([this](const std::string& address, bool /*answers*/, const Bytes& message) {
+      return loses(message_kind(address, message));
+    });
+  }
 }
 
 World::~World() {
@@ -157,6 +163,7 @@ void World::start_coordinator() {
   JobRunOptions& job = options.cluster.job;
   job.preparing_timeout = kPreparingTimeout;
   job.progress_timeout = kProgressTimeout;
+  if (!scenario_.lost.empty()) job.standstill.least = kStandstill;
   job.upload_timeout = kProgressTimeout;
   job.halting_timeout = kHaltingTimeout;
   job.saving_timeout = kSavingTimeout;
@@ -295,7 +302,14 @@ std::string World::check_end() {
   if (course == nullptr) return "the job is done, and nobody was assigned to it";
   const absl::StatusOr<JobSpec> job = parse_job(scenario_.job_json);
   POSEIDON_CHECK(job.ok(), "the job that was submitted");
-  std::string wrong = check_metrics(disk_.metrics[run_directory_], *course, *job);
+  // Who could tell of an iteration is lost only with a coordinator and a worker.
+  const bool may_lack_lines =
+      (scenario_.has(FaultKind::kKillCoordinator) ||
+       scenario_.has(FaultKind::kFreezeCoordinator)) &&
+      (scenario_.has(FaultKind::kKillWorker) || scenario_.has(FaultKind::kFreezeWorker));
+  std::string wrong =
+      check_metrics(disk_.metrics[run_directory_], *course, *job,
+                    may_lack_lines ? trace_->missing_lines() : std::set<Iteration>());
   if (wrong.empty()) {
     wrong = check_model(fs::path(run_directory_) / "model.safetensors", *course);
   }
@@ -348,7 +362,11 @@ ProtocolOutcome World::run() {
 }
 
 ProtocolOutcome simulate_protocol(std::uint64_t seed, bool verbose) {
-  return World(seed, verbose).run();
+  return World(draw_protocol_scenario(seed), seed, verbose).run();
+}
+
+ProtocolOutcome simulate_lost_message(std::uint64_t seed, bool verbose) {
+  return World(draw_lost_message_scenario(seed), seed, verbose).run();
 }
 
 }  // namespace poseidon::sim

@@ -36,5 +36,8 @@ struct ProtocolOutcome {
 ///     what was trained since the last checkpoint.
 /// `verbose`: the trace has everything.
 ProtocolOutcome simulate_protocol(std::uint64_t seed, bool verbose);
+/// The same where one message of the data path never arrives (draw_lost_message_scenario): the job
+/// must end done.
+ProtocolOutcome simulate_lost_message(std::uint64_t seed, bool verbose);
 
 }  // namespace poseidon::sim

@@ -39,17 +39,28 @@ class Trace final : public spdlog::sinks::base_sink<std::mutex> {
     if (!all_ && lines_.size() > kKept) lines_.pop_front();
   }
   std::vector<std::string> lines() const { return {lines_.begin(), lines_.end()}; }
+  /// Iterations that the job said are in no line of the metrics.
+  const std::set<Iteration>& missing_lines() const { return missing_lines_; }
 
  private:
   static constexpr std::size_t kKept = 60;  ///< lines, but where all are wanted
   void sink_it_(const spdlog::details::log_msg& message) override {
-    add(std::string(message.payload.data(), message.payload.size()));
+    const std::string text(message.payload.data(), message.payload.size());
+    add(text);
+    constexpr char kGap[] = "metrics.jsonl has nothing of iterations ";
+    const std::size_t at = text.find(kGap);
+    long first = 0, last = -1;
+    if (at != std::string::npos) {
+      std::sscanf(text.c_str() + at + sizeof(kGap) - 1, "%ld to %ld", &first, &last);
+    }
+    for (; first <= last; ++first) missing_lines_.insert(first);
   }
   void flush_() override {}
 
   const MemoryNetwork* const network_;
   const bool all_;
   std::deque<std::string> lines_;
+  std::set<Iteration> missing_lines_;
 };
 
 /// In the message of a job that an operator has stopped.
@@ -71,7 +82,7 @@ struct Machine {
 
 class World {
  public:
-  World(std::uint64_t seed, bool verbose);
+  World(ProtocolScenario scenario, std::uint64_t seed, bool verbose);
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -95,6 +106,7 @@ class World {
   void freeze_for_a_while(const std::string& process, Nanoseconds time);
   void part_for_a_while(const std::string& one, const std::string& other, Nanoseconds time);
   void on_control(bool sent, const std::string& what);
+  bool loses(const std::string& kind);
   void on_roll_back(Iteration iteration, Iteration done);
   bool may_fail(const std::string& why);
 
@@ -126,7 +138,8 @@ class World {
   std::vector<std::unique_ptr<Machine>> machines_;
   std::set<std::pair<std::string, std::string>> parted_;  ///< machines
   std::map<std::string, int> said_;
-  std::vector<Fault> waiting_;  ///< for a message
+  std::map<std::string, int> data_messages_;  ///< by kind; while some are to be lost
+  std::vector<Fault> waiting_;                ///< for a message
   std::map<std::string, std::int64_t> happened_;
   std::vector<FaultKind> troubles_;  ///< that have happened, without the operator's saves
   Nanoseconds last_trouble_{0};      ///< when the last fault will be over

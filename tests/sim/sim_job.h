@@ -71,6 +71,13 @@ class SimWorker::Job final : public SyncerEvents {
     }
   }
 
+  const TrafficProbe* traffic() const { return traffic_.get(); }
+  /// As SyncClient::note_awaited.
+  void note_awaited() {
+    const std::optional<LayerIndex> layer = syncer_ == nullptr ? std::nullopt : awaited_layer();
+    traffic_->awaited().set(layer ? syncer_->awaited_data(*layer) : std::vector<AwaitedData>());
+  }
+
   // ---- from the syncer ----
 
   void layer_landed(const LayerLanded& layer) override {
@@ -249,6 +256,30 @@ class SimWorker::Job final : public SyncerEvents {
       default:
         return false;
     }
+  }
+
+  /// The layer that it waits for; unset while it computes.
+  std::optional<LayerIndex> awaited_layer() const {
+    for (std::uint32_t l = 0; l < versions_.size(); ++l) {
+      const bool lacks = [&] {
+        switch (state_) {
+          case State::kWaiting:
+            return versions_[l] < first_;
+          case State::kForward:
+            return l == layer_ && versions_[l] < iteration_;
+          case State::kFinishing:
+            return versions_[l] < job_.iterations;
+          case State::kComparing:
+            return by_factors(l) && complete_[l] < job_.iterations;
+          case State::kExact:
+            return !by_factors(l) && plan_.wire_type != ElementType::kFloat32 && !exact_[l];
+          default:
+            return false;
+        }
+      }();
+      if (lacks) return LayerIndex(l);
+    }
+    return std::nullopt;
   }
 
   // ---- training ----

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/node/node_report.h"
 #include "tests/sim/sim_job.h"
 
 namespace poseidon::sim {
@@ -60,6 +61,12 @@ void SimWorker::on_halt(const v1::Halt& halt) {
 
 void SimWorker::on_save_checkpoint(const v1::SaveCheckpoint& save) {
   if (job_ != nullptr && job_->epoch() == Epoch(save.epoch())) job_->save_checkpoint(save);
+}
+
+void SimWorker::fill_heartbeat(v1::Heartbeat& heartbeat) {
+  if (job_ == nullptr || job_->traffic() == nullptr) return;
+  job_->note_awaited();
+  fill_heartbeat_totals(job_->traffic(), nullptr, refusals_, heartbeat);
 }
 
 void SimWorker::on_lost(const absl::Status& /*reason*/) { end_job(); }

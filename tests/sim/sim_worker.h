@@ -48,7 +48,7 @@ class SimWorker final : public ControlEvents {
   void on_forget_checkpoint(const v1::ForgetCheckpoint& /*forget*/) override {}
   void on_away(const absl::Status& /*reason*/) override {}
   void on_lost(const absl::Status& /*reason*/) override;
-  void fill_heartbeat(v1::Heartbeat& /*heartbeat*/) override {}
+  void fill_heartbeat(v1::Heartbeat& heartbeat) override;
 
   /// How many streams of its group its relay does not read from just now.
   std::int64_t paused_by_relay() const { return probe_->value(NodeGauge::kPausedStreams); }
