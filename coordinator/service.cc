@@ -469,7 +469,7 @@ class CoordinatorServer final : public CoordinatorService {
                     std::unique_ptr<StateDirectory> state, const Clock* clock, LoopPulse* pulse,
                     std::shared_ptr<Security> security)
       : security_(std::move(security)),
-        cluster_(options, std::move(resolver), std::move(state), clock),
+        cluster_(std::move(options), std::move(resolver), std::move(state), clock),
         site_([this] { return cluster_.view(); }, clock),
         service_(&cluster_, security_.get()),
         pulse_(pulse) {}

@@ -55,15 +55,15 @@ constexpr std::chrono::seconds kSettleTimeout{2};  ///< of manifests that are be
 
 Cluster::Cluster(ClusterOptions options, JobResolver resolver,
                  std::unique_ptr<StateDirectory> state, const Clock* clock, ClusterDisk disk)
-    : context_{.options = options,
+    : context_{.options = std::move(options),
                .state = std::move(state),
                .clock = clock,
                .disk = std::move(disk),
                .mutex = {}},
       watch_(context_),
-      membership_(options.membership),
+      membership_(context_.options.membership),
       targets_(context_.state->path(), *clock, context_.mutex, *context_.disk.background),
-      clients_(options.last_words),
+      clients_(context_.options.last_words),
       traces_(context_, streams_),
       checkpoints_(
           context_, membership_, streams_, watch_,

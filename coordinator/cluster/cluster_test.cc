@@ -184,6 +184,24 @@ TEST_F(TrainingTest, WhatNodesAwaitSaysWhyTheJobStandsStill) {
                     HasSubstr("from worker 0")));
 }
 
+// 13 s of a full data directory were watched, and the status said nothing.
+TEST_F(TrainingTest, ACheckpointThatFailedIsTold) {
+  start(1);
+  v1::RequestCheckpointRequest request;
+  request.set_protocol_version(kProtocolVersion);
+  const auto asked = cluster_->request_checkpoint(request);
+  ASSERT_TRUE(asked.ok()) << asked.status();
+  v1::NodeMessage message;
+  message.mutable_checkpoint()->set_epoch(1);
+  message.mutable_checkpoint()->set_iteration(asked->iteration());
+  message.mutable_checkpoint()->set_reason("no space left on the device");
+  cluster_->on_message(servers_[0].get(), message);
+  EXPECT_EQ(status().state(), "running");
+  EXPECT_THAT(status().message(),
+              AllOf(HasSubstr("checkpoint 1-" + std::to_string(asked->iteration()) + " failed"),
+                    HasSubstr("no space left on the device"), HasSubstr("there is none yet")));
+}
+
 TEST_F(ClusterTest, APlaceIsKeptForAsLongAsWasPromised) {
   go_on(std::chrono::seconds(29));
   EXPECT_THAT(status().message(), HasSubstr("waits for server 1"));

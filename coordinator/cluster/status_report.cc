@@ -11,6 +11,21 @@
 
 namespace poseidon {
 
+namespace {
+
+/// A full disk, mostly, of a server or of the coordinator; "" when the newest attempt went well.
+std::string unsaved_text(const JobView& view) {
+  const std::optional<CheckpointOutcome>& last = view.checkpoints.last();
+  if (!last || last->committed) return "";
+  const CheckpointManifest* const newest = view.checkpoints.newest();
+  return absl::StrCat("checkpoint ", snapshot_name(last->snapshot), " failed: ", last->reason, "; ",
+                      newest == nullptr
+                          ? "there is none yet"
+                          : absl::StrCat("the newest is ", snapshot_name(newest->snapshot)));
+}
+
+}  // namespace
+
 void StatusReport::fill_job(v1::GetStatusResponse& out) const {
   const JobDescription& description = host_.job()->description();
   const JobView view = host_.job()->view();
@@ -27,6 +42,7 @@ void StatusReport::fill_job(v1::GetStatusResponse& out) const {
   if (host_.job()->state() == JobState::kRunning) {
     if (const std::string text = uploads_.retry_text(); !text.empty()) out.set_message(text);
     if (!output_.refused_text().empty()) out.set_message(output_.refused_text());
+    if (out.message().empty()) out.set_message(unsaved_text(view));
   }
   if (membership_.isolated_since() && !host_.job()->ended()) {
     out.set_message("no message from any node at the moment: training may be further than shown");

@@ -22,7 +22,7 @@ namespace poseidon {
 /// What the shortest predicted iteration must save over the byte rule's before a *measured*
 /// calibration may leave the byte rule: measurements of two runs differ a little, schemes round
 /// differently, and the same job should give the same bits. A share of the iteration.
-inline constexpr double kLeastMeasuredGain = 0.02;
+inline constexpr double kLeastMeasuredGain = 0.05;
 
 /// The properties of one parameter layer that planning needs.
 struct PlannerLayer {
