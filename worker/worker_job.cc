@@ -200,7 +200,7 @@ absl::Status WorkerJob::prepare_and_train() {
                                   .cancelled = &cancelled_,
                                   .events = this}));
   if (rank_ != WorkerRank(0)) return absl::OkStatus();
-  POSEIDON_ASSIGN_OR_RETURN(const EncodedModel model, EncodedModel::encode(*executor_));
+  POSEIDON_ASSIGN_OR_RETURN(const EncodedModel model, encode_model(*executor_));
   return services_.client->upload_model(epoch_.value(), model.pieces());
 }
 

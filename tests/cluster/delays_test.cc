@@ -172,7 +172,7 @@ std::string train_as(std::uint32_t rank, WorkerEnd& end, const JobSpec& job, con
                                      .events = &events});
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_TRUE(std::isfinite(events.last_loss));
-  const auto encoded = EncodedModel::encode(*executor);
+  const auto encoded = encode_model(*executor);
   EXPECT_TRUE(encoded.ok()) << encoded.status();
   std::string model;
   for (const std::string_view piece : encoded->pieces()) model += piece;

@@ -17,48 +17,10 @@ namespace {
 /// Of each list in a report; a name tells what kind of thing is missing, hundreds do not tell more.
 constexpr std::size_t kMaxNamesInReport = 8;
 
-/// Where one tensor of the network lives.
-struct Place {
-  std::string layer_name;
-  std::string name;
-  Shape shape;
-  bool is_statistic = false;
-  LayerIndex layer;        // of a parameter
-  std::size_t offset = 0;  // in the layer's parameters, or in all statistics
-
-  std::size_t elements() const { return static_cast<std::size_t>(element_count(shape)); }
-  std::span<float> values(Executor& executor, std::span<float> statistics) const {
-    return (is_statistic ? statistics : executor.parameters(layer)).subspan(offset, elements());
-  }
-};
-
-std::string layer_of(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.')); }
-
-std::vector<Place> places(const NetSpec& net) {
-  std::vector<Place> result;
-  const std::vector<std::size_t> layers = net.parameter_layers();
-  for (std::uint32_t l = 0; l < layers.size(); ++l) {
-    const LayerSpec& layer = net.layers[layers[l]];
-    std::size_t offset = 0;
-    for (const ParameterSpec& parameter : layer.parameters) {
-      result.push_back({.layer_name = layer.name,
-                        .name = absl::StrCat(layer.name, ".", parameter.name),
-                        .shape = parameter.shape,
-                        .is_statistic = false,
-                        .layer = LayerIndex(l),
-                        .offset = offset});
-      offset += result.back().elements();
-    }
-  }
-  for (const StatisticPlace& statistic : statistic_places(net)) {
-    result.push_back({.layer_name = layer_of(statistic.name),
-                      .name = statistic.name,
-                      .shape = statistic.shape,
-                      .is_statistic = true,
-                      .layer = LayerIndex(),
-                      .offset = static_cast<std::size_t>(statistic.offset)});
-  }
-  return result;
+std::span<float> values_of(const TensorPlace& place, Executor& executor,
+                           std::span<float> statistics) {
+  return (place.is_statistic ? statistics : executor.parameters(place.layer))
+      .subspan(place.offset, place.elements());
 }
 
 std::vector<std::string> sorted_names(const std::set<std::string>& names) {
@@ -69,10 +31,10 @@ using StoredByName = std::map<std::string, const StoredTensor*>;
 
 /// The file's tensors by the names that the network has for them.
 absl::StatusOr<StoredByName> renamed(const SafetensorsHeader& header, const LayerRenames& renames,
-                                     const std::vector<Place>& network) {
+                                     const std::vector<TensorPlace>& network) {
   std::set<std::string> in_file, in_network;
-  for (const StoredTensor& tensor : header.tensors) in_file.insert(layer_of(tensor.name));
-  for (const Place& place : network) in_network.insert(place.layer_name);
+  for (const StoredTensor& tensor : header.tensors) in_file.insert(layer_of_tensor(tensor.name));
+  for (const TensorPlace& place : network) in_network.insert(place.layer_name);
   for (const auto& [from, to] : renames) {
     if (!in_file.contains(from)) {
       return absl::InvalidArgumentError(absl::StrCat("rename: the file has no tensors of a layer ",
@@ -87,7 +49,7 @@ absl::StatusOr<StoredByName> renamed(const SafetensorsHeader& header, const Laye
   }
   StoredByName result;
   for (const StoredTensor& tensor : header.tensors) {
-    const std::string layer = layer_of(tensor.name);
+    const std::string layer = layer_of_tensor(tensor.name);
     const auto rename = renames.find(layer);
     const std::string name =
         rename == renames.end() ? tensor.name : rename->second + tensor.name.substr(layer.size());
@@ -101,15 +63,15 @@ absl::StatusOr<StoredByName> renamed(const SafetensorsHeader& header, const Laye
 
 struct Match {
   WeightsReport report;
-  std::vector<std::pair<const StoredTensor*, Place>> copies;
+  std::vector<std::pair<const StoredTensor*, TensorPlace>> copies;
 };
 
 absl::StatusOr<Match> match(const SafetensorsHeader& header, const LayerRenames& renames,
                             const NetSpec& net) {
   Match result;
-  const std::vector<Place> network = places(net);
+  const std::vector<TensorPlace> network = tensor_places(net);
   POSEIDON_ASSIGN_OR_RETURN(StoredByName stored, renamed(header, renames, network));
-  for (const Place& place : network) {
+  for (const TensorPlace& place : network) {
     const auto found = stored.find(place.name);
     if (found == stored.end()) {
       result.report.not_in_file.push_back(place.name);
@@ -155,7 +117,7 @@ std::string some_of(const std::vector<std::string>& names) {
 }
 
 /// Training would say so later, and not of the file.
-absl::Status check_values(const std::filesystem::path& path, const Place& place,
+absl::Status check_values(const std::filesystem::path& path, const TensorPlace& place,
                           std::span<const float> values) {
   const auto refuse = [&](const char* what) {
     return absl::InvalidArgumentError(
@@ -171,30 +133,7 @@ absl::Status check_values(const std::filesystem::path& path, const Place& place,
 
 }  // namespace
 
-absl::StatusOr<EncodedModel> EncodedModel::encode(
-    const NetSpec& net, const std::vector<std::span<const float>>& parameters,
-    std::vector<float> statistics) {
-  EncodedModel model;
-  model.statistics_ = std::move(statistics);
-  std::vector<TensorView> tensors;
-  for (const Place& place : places(net)) {
-    std::span<const float> values = model.statistics_;
-    if (!place.is_statistic) {
-      values = place.layer.value() < parameters.size() ? parameters[place.layer.value()]
-                                                       : std::span<const float>();
-    }
-    if (place.offset + place.elements() > values.size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tensor ", place.name, " has ", place.elements(), " elements from ",
-                       place.offset, " on, but there are ", values.size()));
-    }
-    tensors.push_back({place.name, place.shape, values.subspan(place.offset, place.elements())});
-  }
-  POSEIDON_ASSIGN_OR_RETURN(model.file_, encode_safetensors(tensors));
-  return model;
-}
-
-absl::StatusOr<EncodedModel> EncodedModel::encode(Executor& executor) {
+absl::StatusOr<EncodedModel> encode_model(Executor& executor) {
   const NetSpec& net = executor.net();
   std::vector<std::span<const float>> parameters;
   for (std::uint32_t l = 0; l < net.parameter_layers().size(); ++l) {
@@ -202,13 +141,7 @@ absl::StatusOr<EncodedModel> EncodedModel::encode(Executor& executor) {
   }
   std::vector<float> statistics(static_cast<std::size_t>(net.statistics_count()));
   POSEIDON_RETURN_IF_ERROR(executor.read_statistics(statistics));
-  return encode(net, parameters, std::move(statistics));
-}
-
-std::vector<std::string_view> EncodedModel::pieces() const {
-  std::vector<std::string_view> pieces = {file_.header};
-  pieces.insert(pieces.end(), file_.values.begin(), file_.values.end());
-  return pieces;
+  return EncodedModel::encode(net, parameters, std::move(statistics));
 }
 
 std::string weights_report_to_text(const WeightsReport& report) {
@@ -242,7 +175,7 @@ absl::StatusOr<WeightsReport> load_weights(const std::filesystem::path& path,
   POSEIDON_RETURN_IF_ERROR(executor.read_statistics(statistics));
   for (const auto& [tensor, place] : found.copies) {
     if (part == WeightsPart::kStatistics && !place.is_statistic) continue;
-    const std::span<float> values = place.values(executor, statistics);
+    const std::span<float> values = values_of(place, executor, statistics);
     POSEIDON_RETURN_IF_ERROR(reader.read(*tensor, values));
     POSEIDON_RETURN_IF_ERROR(check_values(path, place, values));
   }

@@ -4,40 +4,22 @@
 // <layer>.<tensor>, PyTorch's layouts.
 //
 // Called by: worker/worker_job.h, to upload the final model (ControlClient.upload_model) and to
-// load a job's init.weights. Calls: common/files/safetensors.h.
+// load a job's init.weights. Calls: models/weights/encoded_model.h, common/files/safetensors.h.
 
 #include <filesystem>
 #include <map>
-#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/files/safetensors.h"
+#include "models/weights/encoded_model.h"
 #include "worker/engine/executor.h"
 
 namespace poseidon {
 
-/// The file's bytes in pieces. Most refer to the caller's parameters, which must not change
-/// meanwhile; nothing of their size is copied.
-class EncodedModel {
- public:
-  /// The parameters of each parameter layer, by LayerIndex, and all running statistics, as
-  /// statistic_places says. Equal values give equal bytes. INVALID_ARGUMENT for sizes that are not
-  /// the network's.
-  static absl::StatusOr<EncodedModel> encode(const NetSpec& net,
-                                             const std::vector<std::span<const float>>& parameters,
-                                             std::vector<float> statistics);
-  /// Those of an engine.
-  static absl::StatusOr<EncodedModel> encode(Executor& executor);
-
-  std::vector<std::string_view> pieces() const;
-
- private:
-  std::vector<float> statistics_;  // a copy: the device has them
-  EncodedSafetensors file_;
-};
+/// The file of an engine's network. It refers to the engine's parameters, which must not change
+/// meanwhile.
+absl::StatusOr<EncodedModel> encode_model(Executor& executor);
 
 /// Layer names in the file -> layer names of the network, for files that call layers otherwise
 /// (init.rename).

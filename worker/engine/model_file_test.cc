@@ -120,7 +120,7 @@ class ModelFile : public ::testing::Test {
 
 TEST_F(ModelFile, RoundTripOfParametersAndStatistics) {
   const auto from = executor_from(1);
-  const auto model = EncodedModel::encode(*from);
+  const auto model = encode_model(*from);
   ASSERT_TRUE(model.ok()) << model.status();
   ASSERT_TRUE(write_file_atomically(path_, model->pieces()).ok());
   const auto reader = SafetensorsReader::open(path_);
@@ -147,7 +147,7 @@ TEST_F(ModelFile, WhatIsNoEnginesIsTheSameFileOrRefused) {
   ASSERT_TRUE(from->read_statistics(statistics).ok());
   const auto encoded = EncodedModel::encode(from->net(), parameters, statistics);
   ASSERT_TRUE(encoded.ok()) << encoded.status();
-  EXPECT_EQ(encoded->pieces(), EncodedModel::encode(*from)->pieces());
+  EXPECT_EQ(encoded->pieces(), encode_model(*from)->pieces());
   statistics.pop_back();
   EXPECT_THAT(EncodedModel::encode(from->net(), parameters, statistics).status().ToString(),
               HasSubstr("bn.running_var"));
@@ -160,7 +160,7 @@ TEST_F(ModelFile, WhatIsNoEnginesIsTheSameFileOrRefused) {
 // Workers other than the first take the statistics alone.
 TEST_F(ModelFile, StatisticsAlone) {
   const auto from = executor_from(1);
-  ASSERT_TRUE(write_file_atomically(path_, EncodedModel::encode(*from)->pieces()).ok());
+  ASSERT_TRUE(write_file_atomically(path_, encode_model(*from)->pieces()).ok());
   const auto to = executor_from(1000);
   const auto untouched = values_of(*to);
   ASSERT_TRUE(load(*to, {}, WeightsPart::kStatistics).ok());

@@ -1,13 +1,32 @@
-#include "cli/commands/checkpoint_export.h"
+#include "models/weights/checkpoint_model.h"
 
+#include <future>
 #include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/grpc/grpc_transport.h"
+#include "common/wire/store_wire.h"
 #include "common/wire/wire.h"
 
 namespace poseidon {
+
+absl::Status fetch_pieces(std::vector<StoreRequest> requests, const CheckpointFetch& options) {
+  GrpcTransport grpc({.security = options.security});
+  Transport& stores = grpc.add_method(kStoreMethod);
+  grpc.start();
+  std::promise<absl::Status> ended;
+  std::future<absl::Status> end = ended.get_future();
+  StoreTransfer transfer(&stores, {.give_up_after = options.give_up_after});
+  transfer.start(std::move(requests),
+                 [&ended](const absl::Status& status) { ended.set_value(status); });
+  // Its end is bounded: a store that is silent for too long ends the transfer.
+  while (end.wait_for(options.interval) != std::future_status::ready) options.keep_held();
+  const absl::Status status = end.get();
+  grpc.stop();  // from now on no other thread touches the transfer
+  return status;
+}
 
 CheckpointModel::CheckpointModel(NetSpec net) : net_(std::move(net)) {
   for (const std::size_t layer : net_.parameter_layers()) {

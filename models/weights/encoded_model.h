@@ -1,0 +1,56 @@
+#pragma once
+
+// A network's parameters and running statistics as a safetensors file: tensors named
+// <layer>.<tensor>, PyTorch's layouts. Pure.
+//
+// Called by: worker/engine/model_file.h (the model of an engine) and checkpoint_model.h (the model
+// of a checkpoint). Calls: common/files/safetensors.h.
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/ids.h"
+#include "common/files/safetensors.h"
+#include "models/net/net.h"
+
+namespace poseidon {
+
+/// Where one tensor of a network lives.
+struct TensorPlace {
+  std::string layer_name;
+  std::string name;
+  Shape shape;
+  bool is_statistic = false;
+  LayerIndex layer;        ///< of a parameter
+  std::size_t offset = 0;  ///< in the layer's parameters, or in all statistics
+
+  std::size_t elements() const { return static_cast<std::size_t>(element_count(shape)); }
+};
+/// Of all tensors: the parameters by layer, then the running statistics.
+std::vector<TensorPlace> tensor_places(const NetSpec& net);
+/// "conv1" of "conv1.weight".
+std::string layer_of_tensor(const std::string& tensor);
+
+/// The file's bytes in pieces. Most refer to the caller's parameters, which must not change
+/// meanwhile; nothing of their size is copied.
+class EncodedModel {
+ public:
+  /// The parameters of each parameter layer, by LayerIndex, and all running statistics, as
+  /// statistic_places says. Equal values give equal bytes. INVALID_ARGUMENT for sizes that are not
+  /// the network's.
+  static absl::StatusOr<EncodedModel> encode(const NetSpec& net,
+                                             const std::vector<std::span<const float>>& parameters,
+                                             std::vector<float> statistics);
+
+  std::vector<std::string_view> pieces() const;
+
+ private:
+  std::vector<float> statistics_;  // a copy: the device has them
+  EncodedSafetensors file_;
+};
+
+}  // namespace poseidon
