@@ -74,6 +74,9 @@ void add_local(CLI::App& app, LocalOptions& options) {
   app.add_option("--servers", options.servers, "parameter server processes")->required();
   app.add_option("--run-dir", options.run_dir,
                  "folder for the model, metrics and logs (default runs/<job name>-<time>)");
+  app.add_flag(
+      "--fresh", options.fresh,
+      "begin anew where --run-dir holds an unfinished run; its files go to earlier/ there");
   app.add_option("--device", options.device,
                  "device of every worker: auto, cpu or cuda:N (workers may share a GPU)")
       ->capture_default_str();
@@ -83,6 +86,10 @@ void add_local(CLI::App& app, LocalOptions& options) {
   app.footer(
       "Starts a coordinator, servers and workers as processes of this machine, trains the job,\n"
       "and stops them. Leaves model.safetensors, metrics.jsonl and logs/ in the run directory.\n\n"
+      "Ctrl-C or SIGTERM stops the job: it takes a final checkpoint and leaves the model as of "
+      "it;\n"
+      "a second one ends everything at once. The same command goes on from the newest checkpoint.\n"
+      "\n"
       "Example:\n  poseidon local deploy/jobs/digits.json --workers 4 --servers 2");
 }
 
@@ -113,9 +120,9 @@ void add_stop(CLI::App& app, StopOptions& options) {
       ->check(CLI::Range(0, 86400))
       ->capture_default_str();
   app.footer(
-      "Takes a final checkpoint and ends the job. The cluster keeps running and accepts the next\n"
-      "job; `poseidon checkpoint restore` resumes this one. Exit code 1 when the checkpoint "
-      "failed.\n\n"
+      "Takes a final checkpoint and ends the job. Its run directory then has the model as of that\n"
+      "checkpoint, and the last line says how to go on. The cluster keeps running and accepts the\n"
+      "next job. Exit code 1 when the checkpoint failed.\n\n"
       "Example:\n  poseidon stop --coordinator 10.0.0.1:4700");
 }
 
@@ -336,6 +343,10 @@ void add_checkpoint(CLI::App& app, CheckpointOptions& options) {
       ->add_option("--servers", to.servers,
                    "use exactly N servers (default: all that are connected)")
       ->check(count);
+  restore->add_option("--job", to.job,
+                      "job file with other iterations, rate, schedule, batch, data, tests or\n"
+                      "checkpoints; what may not change is refused by name (default: the job as\n"
+                      "it was)");
   restore->add_option("--run-dir", to.run_dir,
                       "absolute folder on the coordinator's machine (default: the run's folder,\n"
                       "where metrics after the checkpoint are removed)");
@@ -387,10 +398,10 @@ int finish(absl::Status status) {
   if (status.ok() && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) {
     status = absl::UnavailableError("the output could not be written to stdout; is the disk full?");
   }
-  if (!status.ok()) {
+  if (!status.ok() && !status.message().empty()) {
     std::fprintf(stderr, "poseidon: %s\n", printable_lines(from_absl(status.message())).c_str());
   }
-  return exit_code(status);
+  return own_exit_code(status).value_or(exit_code(status));
 }
 
 int run(int argc, char** argv) {
@@ -402,7 +413,8 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", "poseidon " + software_version());
   app.require_subcommand(1);
   app.footer(
-      "Exit codes: 0 done, 1 the run failed, 2 the command line or the job file is wrong.\n"
+      "Exit codes: 0 done, 1 the run failed, 2 the command line or the job file is wrong, 3 "
+      "somebody\nelse stopped the job, 130 and 143 stopped by Ctrl-C (SIGINT) and SIGTERM.\n"
       "'poseidon SUBCOMMAND --help' describes a subcommand.\n\n"
       "Example:\n  poseidon local deploy/jobs/digits.json --workers 4 --servers 2");
 

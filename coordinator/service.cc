@@ -469,7 +469,8 @@ class CoordinatorServer final : public CoordinatorService {
                     std::unique_ptr<StateDirectory> state, const Clock* clock, LoopPulse* pulse,
                     std::shared_ptr<Security> security)
       : security_(std::move(security)),
-        cluster_(std::move(options), std::move(resolver), std::move(state), clock),
+        cluster_(std::move(options), std::move(resolver), std::move(state), clock,
+                 disk_with(security_)),
         site_([this] { return cluster_.view(); }, clock),
         service_(&cluster_, security_.get()),
         pulse_(pulse) {}
@@ -555,6 +556,15 @@ class CoordinatorServer final : public CoordinatorService {
   }
 
  private:
+  static ClusterDisk disk_with(const std::shared_ptr<Security>& security) {
+    ClusterDisk disk;
+    disk.leave_stopped_run = [security](const StoppedRun& run,
+                                        const std::filesystem::path& run_directory) {
+      return leave_stopped_run(run, run_directory, security);
+    };
+    return disk;
+  }
+
   void timer_loop() {
     MutexLock lock(mutex_);
     while (!stopping_) {

@@ -146,7 +146,7 @@ TEST_F(ServiceTest, NodesOutliveARestartOfTheCoordinator) {
   }
   const v1::GetStatusResponse last = status();
   EXPECT_EQ(last.job_id(), "digits-1");
-  EXPECT_EQ(last.state(), "failed");
+  EXPECT_EQ(last.state(), "stopped");
   EXPECT_THAT(last.message(), HasSubstr("the coordinator was stopped (SIGTERM)"));
   EXPECT_EQ(last.workers_size(), 1) << "as they are now";
   EXPECT_EQ(last.workers(0).state(), "idle");
@@ -177,7 +177,7 @@ TEST_F(ServiceTest, AnOperatorEndsTheJobAndTheClusterStays) {
   EXPECT_EQ(response.job_id(), "digits-1");
   EXPECT_EQ(response.run_directory(), (folder_ / "run").string());
   EXPECT_FALSE(response.waits());
-  EXPECT_THAT(await_state("failed").message(), HasSubstr("an operator stopped it"));
+  EXPECT_THAT(await_state("stopped").message(), HasSubstr("an operator stopped it"));
   ASSERT_TRUE(nodes_[1]->wait_stop());
   EXPECT_THAT(nodes_[1]->stop_reason(), HasSubstr("an operator stopped it"));
   refused = end_job("digits-1", response);
@@ -227,7 +227,7 @@ TEST_F(ServiceTest, AStopWaitsForThoseWhoFollowTheJobAlone) {
       for (v1::GetStatusResponse now = status(*stub); now.state() != ""; now = status(*stub)) {
         follows[i] = true;
         heard[i] = now.message();
-        if (now.state() == "failed") return;
+        if (now.state() == "stopped") return;
         std::this_thread::sleep_for(pause);
       }
     });

@@ -2,14 +2,13 @@
 
 #include <chrono>
 #include <filesystem>
-#include <future>
 #include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cli/commands/checkpoint_export.h"
+#include "cli/commands/job_file.h"
 #include "cli/remote/coordinator_client.h"
 #include "cli/terminal/at_signal.h"
 #include "cli/terminal/checkpoint_format.h"
@@ -19,9 +18,8 @@
 #include "common/base/ids.h"
 #include "common/base/text.h"
 #include "common/files/file_io.h"
-#include "common/grpc/grpc_transport.h"
 #include "common/job/job.h"
-#include "common/wire/store_wire.h"
+#include "models/weights/checkpoint_model.h"
 
 namespace poseidon {
 namespace {
@@ -37,24 +35,6 @@ absl::StatusOr<std::unique_ptr<CoordinatorClient>> reach(const CoordinatorAccess
                             CoordinatorClient::make(access));
   POSEIDON_RETURN_IF_ERROR(client->wait_for_coordinator(access.connect_timeout).status());
   return client;
-}
-
-/// Fetches on a loop of its own. While it lasts, `keep_held` is called every so often. Its end is
-/// bounded: a store that is silent for too long ends the transfer.
-absl::Status fetch(std::vector<StoreRequest> requests, const std::shared_ptr<Security>& security,
-                   Milliseconds interval, const std::function<void()>& keep_held) {
-  GrpcTransport grpc({.security = security});
-  Transport& stores = grpc.add_method(kStoreMethod);
-  grpc.start();
-  std::promise<absl::Status> ended;
-  std::future<absl::Status> end = ended.get_future();
-  StoreTransfer transfer(&stores);
-  transfer.start(std::move(requests),
-                 [&ended](const absl::Status& status) { ended.set_value(status); });
-  while (end.wait_for(interval) != std::future_status::ready) keep_held();
-  const absl::Status status = end.get();
-  grpc.stop();  // from now on no other thread touches the transfer
-  return status;
 }
 
 }  // namespace
@@ -145,12 +125,12 @@ absl::Status run_checkpoint_export(const CheckpointExportOptions& options) {
   v1::LocateCheckpointRequest hold;
   hold.set_id(located.id());
   hold.set_hold_only(true);
-  const absl::Status fetched = fetch(std::move(requests), client->security(),
-                                     Milliseconds(located.hold_ms() / 3), [&client, &hold] {
-                                       // Without an answer the checkpoint may be removed; then a
-                                       // store says so.
-                                       (void)client->locate_checkpoint(hold, kCallTimeout);
-                                     });
+  // Without an answer the checkpoint may be removed; then a store says so.
+  const auto keep_held = [&client, &hold] { (void)client->locate_checkpoint(hold, kCallTimeout); };
+  const absl::Status fetched =
+      fetch_pieces(std::move(requests), {.security = client->security(),
+                                         .keep_held = keep_held,
+                                         .interval = Milliseconds(located.hold_ms() / 3)});
   if (!fetched.ok()) {
     return absl::AbortedError(absl::StrCat(what, ": ", fetched.message()));
   }
@@ -168,8 +148,14 @@ absl::Status run_checkpoint_export(const CheckpointExportOptions& options) {
 
 absl::Status run_checkpoint_restore(const CheckpointRestoreOptions& options) {
   if (!options.run_dir.empty()) POSEIDON_RETURN_IF_ERROR(check_run_dir(options.run_dir));
-  POSEIDON_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client, reach(options));
   v1::RestoreCheckpointRequest request;
+  if (!options.job.empty()) {
+    auto job = prepare_job(options.job);
+    if (!job.ok()) return absl::InvalidArgumentError(job.status().message());
+    print_warnings(job_warnings(job->spec));
+    request.set_job_json(job->json);
+  }
+  POSEIDON_ASSIGN_OR_RETURN(const std::unique_ptr<CoordinatorClient> client, reach(options));
   request.set_protocol_version(kProtocolVersion);
   request.set_id(options.checkpoint);
   request.set_run_directory(options.run_dir);

@@ -2,8 +2,8 @@
 
 // The subcommands of `poseidon checkpoint`. Errors as in commands.h.
 //
-// Called by: cli/main.cc. Calls: cli/remote/coordinator_client.h, checkpoint_export.h,
-// checkpoint_format.h.
+// Called by: cli/main.cc. Calls: cli/remote/coordinator_client.h,
+// models/weights/checkpoint_model.h, cli/terminal/checkpoint_format.h.
 
 #include <cstdint>
 #include <string>
@@ -42,6 +42,7 @@ absl::Status run_checkpoint_export(const CheckpointExportOptions& options);
 
 struct CheckpointRestoreOptions : CoordinatorAccess {
   std::string checkpoint;    ///< "": the newest
+  std::string job;           ///< job file that the checkpoint's job becomes; "": as it was
   std::string run_dir;       ///< on the coordinator's machine; "": the run's own
   std::int64_t workers = 0;  ///< 0: as many as trained the checkpoint
   std::int64_t servers = 0;  ///< 0: all there are

@@ -23,6 +23,7 @@ struct LocalOptions {
   std::string run_dir;          ///< "": ./runs/<job name>-<time>
   std::string device = "auto";  ///< of every worker
   bool metrics = false;         ///< every process serves them
+  bool fresh = false;           ///< begins anew where run_dir holds an unfinished run
 };
 /// A whole cluster of real processes on this machine, for one job (local.cc).
 absl::Status run_local(const LocalOptions& options);

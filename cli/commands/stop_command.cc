@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "cli/terminal/outcome.h"
 #include "cli/terminal/watch.h"
 #include "common/base/check.h"
 #include "common/base/text.h"
@@ -22,8 +23,8 @@ constexpr Nanoseconds kEndTimeout = std::chrono::seconds(60);
 /// and then counts as the same one.
 constexpr int kMostTimesAskedAgain = 3;
 
-bool has_ended(const v1::GetStatusResponse& status, const std::string& job_id) {
-  return status.job_id() != job_id || status.state() == "done" || status.state() == "failed";
+bool is_over(const v1::GetStatusResponse& status, const std::string& job_id) {
+  return status.job_id() != job_id || has_ended(status);
 }
 
 /// Prints a line, without characters from other machines that a terminal cannot show.
@@ -74,11 +75,13 @@ absl::Status run_stop(const StopOptions& options) {
   while (true) {
     const absl::StatusOr<v1::GetStatusResponse> status = client->get_status(kStatusTimeout);
     was_away = was_away || !status.ok();
-    if (status.ok() && has_ended(*status, asked.job_id())) {
+    if (status.ok() && is_over(*status, asked.job_id())) {
       POSEIDON_ASSIGN_OR_RETURN(
           const std::string text,
           stop_outcome(asked, /*is_to_be_saved=*/options.checkpoint_within_s > 0, *status));
       say(text);
+      const std::string go_on = restore_command(*client, asked.job_id());
+      if (status->state() == "stopped" && !go_on.empty()) say(absl::StrCat(kGoOnWith, go_on));
       return absl::OkStatus();
     }
     // It may be another process, which continues the job and does not know our request.

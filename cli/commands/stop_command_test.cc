@@ -14,7 +14,7 @@ class StopOutcome : public ::testing::Test {
     asked_.set_job_id("digits-7");
     asked_.set_run_directory("/runs/digits-7");
     end_.set_job_id("digits-7");
-    end_.set_state("failed");
+    end_.set_state("stopped");
     end_.set_iteration(45);
     end_.set_iterations(100);
     end_.set_message("an operator stopped it");

@@ -24,16 +24,6 @@ namespace {
 
 constexpr Milliseconds kPause{50};
 
-/// As a shell takes it for one word.
-std::string shell_word(const std::string& text) {
-  const bool is_plain = std::ranges::all_of(text, [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
-           std::string_view("/._-+:@%,=~").find(c) != std::string_view::npos;
-  });
-  if (is_plain && !text.starts_with('~')) return text;
-  return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
-}
-
 /// A coordinator that collects ends by itself before (TraceRun::kCollectTimeout).
 constexpr Milliseconds kTraceCollectTimeout{90000};
 constexpr int kMaxAnswerBytes = 64 << 20;
@@ -60,6 +50,15 @@ absl::Status answer_of(const grpc::Status& status, const std::string& address) {
 }
 
 }  // namespace
+
+std::string shell_word(const std::string& text) {
+  const bool is_plain = std::ranges::all_of(text, [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+           std::string_view("/._-+:@%,=~").find(c) != std::string_view::npos;
+  });
+  if (is_plain && !text.starts_with('~')) return text;
+  return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
+}
 
 absl::Status check_run_dir(const std::string& path) {
   if (!std::filesystem::path(path).is_absolute()) {

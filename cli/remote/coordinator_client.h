@@ -39,6 +39,9 @@ inline constexpr Milliseconds kCallTimeout{5000};
 /// machine, and UTF-8, as a text of a message.
 absl::Status check_run_dir(const std::string& path);
 
+/// The text as a shell takes it for one word, for commands that are shown to people.
+std::string shell_word(const std::string& text);
+
 /// One thread only.
 class CoordinatorClient {
  public:

@@ -123,7 +123,7 @@ TEST(WatchTest, AFailedJobIsAnErrorWithTheReason) {
   std::string shown;
   const auto last = watch_job(client, "digits-1", {}, quick_watch(shown));
   ASSERT_TRUE(last.ok()) << last.status();
-  const absl::Status outcome = report_outcome(*last);
+  const absl::Status outcome = report_outcome(*last, "");
   EXPECT_TRUE(absl::IsAborted(outcome)) << outcome;
   EXPECT_THAT(std::string(outcome.message()), HasSubstr("worker 1 is lost"));
 }

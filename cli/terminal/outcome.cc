@@ -7,6 +7,8 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/terminal/at_signal.h"
@@ -16,6 +18,11 @@
 #include "common/base/text.h"
 
 namespace poseidon {
+namespace {
+
+constexpr const char* kExitCodePayload = "poseidon/exit-code";
+
+}  // namespace
 
 std::string outcome_text(const v1::GetStatusResponse& status) {
   const std::uint64_t from = std::min(status.training_from(), status.iterations());
@@ -41,10 +48,49 @@ void print_warnings(const std::vector<std::string>& warnings) {
   }
 }
 
-absl::Status report_outcome(const v1::GetStatusResponse& status) {
+std::string stopped_text(const v1::GetStatusResponse& status) {
+  std::string text = absl::StrCat("\nstopped      after ", status.iteration(), " of ",
+                                  status.iterations(), " iterations: ", status.message(), "\n");
+  if (!std::isnan(status.loss())) {
+    absl::StrAppend(&text, "last loss    ", format_measure(status.loss()), "\n");
+  }
+  absl::StrAppend(&text, "files        ", status.run_directory(), "\n");
+  return printable_lines(text);
+}
+
+absl::Status with_exit_code(int code, const std::string& message) {
+  absl::Status status = absl::CancelledError(message);
+  status.SetPayload(kExitCodePayload, absl::Cord(absl::StrCat(code)));
+  return status;
+}
+
+std::optional<int> own_exit_code(const absl::Status& status) {
+  int code = 0;
+  const auto payload = status.GetPayload(kExitCodePayload);
+  if (!payload || !absl::SimpleAtoi(std::string(*payload), &code)) return std::nullopt;
+  return code;
+}
+
+std::string restore_command(CoordinatorClient& client, const std::string& job_id) {
+  const auto list = client.list_checkpoints(kCallTimeout);
+  if (!list.ok()) return "";
+  std::string newest;  // the list is sorted, the oldest first
+  for (const v1::CheckpointInfo& info : list->committed()) {
+    if (info.job_id() == job_id) newest = info.id();
+  }
+  if (newest.empty()) return "";
+  return absl::StrCat("poseidon checkpoint restore ", client.options(), " --checkpoint ", newest);
+}
+
+absl::Status report_outcome(const v1::GetStatusResponse& status, const std::string& go_on) {
   if (status.state() == "done") {
     write_stdout(outcome_text(status));
     return absl::OkStatus();
+  }
+  if (status.state() == "stopped") {
+    write_stdout(stopped_text(status));
+    if (!go_on.empty()) write_stdout(printable_lines(absl::StrCat(kGoOnWith, go_on, "\n")));
+    return with_exit_code(kExitStopped, "");
   }
   return absl::AbortedError(absl::StrCat(
       "job ", status.job(), " failed after ", status.iteration(), " of ", status.iterations(),
@@ -79,7 +125,8 @@ absl::Status follow_job(CoordinatorClient& client, const v1::SubmitResponse& acc
       client.address());
   POSEIDON_ASSIGN_OR_RETURN(const v1::GetStatusResponse last,
                             watch_job(client, accepted.job_id(), progress, watch));
-  return report_outcome(last);
+  const bool may_go_on = last.state() == "stopped";
+  return report_outcome(last, may_go_on ? restore_command(client, accepted.job_id()) : "");
 }
 
 }  // namespace poseidon

@@ -93,6 +93,10 @@ std::optional<double> seconds_left(const v1::GetStatusResponse& status) {
   return missing * status.iterated_seconds() / done;
 }
 
+bool has_ended(const v1::GetStatusResponse& status) {
+  return status.state() == "done" || status.state() == "stopped" || status.state() == "failed";
+}
+
 std::string Progress::update(const v1::GetStatusResponse& status, Nanoseconds now) {
   if (!options_.terminal) return plain_lines(status, now);
   const std::string lines = events(status, now);
@@ -130,7 +134,7 @@ std::string Progress::live_line(const v1::GetStatusResponse& status) const {
 
 std::string Progress::plain_lines(const v1::GetStatusResponse& status, Nanoseconds now) {
   std::string text;
-  const bool ended = status.state() == "done" || status.state() == "failed";
+  const bool ended = has_ended(status);
   const bool due = !last_line_ || now - *last_line_ >= options_.plain_interval;
   if (status.iteration() > last_iteration_ && (due || ended)) {
     absl::StrAppend(&text, "iteration ", iteration_of(status), "  ", details(status, "  "), "\n");

@@ -18,6 +18,9 @@ namespace poseidon {
 /// "0:07", "12:03", "2:05:09". Negative and non-finite values give "?".
 std::string format_duration(double seconds);
 
+/// The job is done, stopped or failed.
+bool has_ended(const v1::GetStatusResponse& status);
+
 /// "0 B/s", "12.3 kB/s", "117 MB/s": powers of 1000, three significant digits.
 std::string format_bytes_per_s(double bytes_per_s);
 

@@ -22,10 +22,6 @@ bool refuses(const absl::Status& status) {
          absl::IsInvalidArgument(status);
 }
 
-bool ended(const v1::GetStatusResponse& status) {
-  return status.state() == "done" || status.state() == "failed";
-}
-
 /// One job's polling. Kept apart from watch_job so that every way out ends the live line.
 absl::StatusOr<v1::GetStatusResponse> poll_until_end(CoordinatorClient& client,
                                                      const std::string& job_id, Progress& progress,
@@ -43,7 +39,7 @@ absl::StatusOr<v1::GetStatusResponse> poll_until_end(CoordinatorClient& client,
                                                "; its run directory tells how it ended"));
       }
       options.write(progress.update(*status, now));
-      if (ended(*status)) return status;
+      if (has_ended(*status)) return status;
     } else if (refuses(status.status())) {
       return status;
     } else if (now - last_answer > options.silence_limit) {

@@ -27,9 +27,9 @@ struct WatchOptions {
   std::function<void(const std::string&)> write;
 };
 
-/// Returns the job's last status: "done", or "failed" with the reason as message. An error means
-/// that the end was not seen: `pause` failed, the coordinator fell silent (UNAVAILABLE) or refused
-/// to answer (its code), or another job replaced this one (UNKNOWN).
+/// Returns the job's last status: "done", or "stopped" or "failed" with the reason as message. An
+/// error means that the end was not seen: `pause` failed, the coordinator fell silent (UNAVAILABLE)
+/// or refused to answer (its code), or another job replaced this one (UNKNOWN).
 absl::StatusOr<v1::GetStatusResponse> watch_job(CoordinatorClient& client,
                                                 const std::string& job_id,
                                                 ProgressOptions progress_options,

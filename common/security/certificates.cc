@@ -150,11 +150,10 @@ absl::StatusOr<Certificate> begin_certificate(EVP_PKEY* key, const std::string& 
 
 const char* usage_of(PeerRole role) {
   switch (role) {
-    case PeerRole::kCoordinator:
-      return "serverAuth";
     case PeerRole::kOperator:
     case PeerRole::kMonitor:
       return "clientAuth";
+    case PeerRole::kCoordinator:
     case PeerRole::kServer:
     case PeerRole::kWorker:
       break;

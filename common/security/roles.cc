@@ -31,9 +31,10 @@ constexpr std::array kRules = {
     MethodRule{"/poseidon.v1.ParameterServer/Exchange", kWorker, kServer, kTensors},
     MethodRule{"/poseidon.v1.LocalAggregation/Exchange", kWorker, kWorker, kTensors},
     MethodRule{"/poseidon.v1.FactorExchange/Exchange", kWorker, kWorker, kTensors},
-    // `poseidon checkpoint export` reads from the servers.
+    // `poseidon checkpoint export` reads from the servers, and so does the coordinator of a job
+    // that is stopped.
     MethodRule{"/poseidon.v1.CheckpointStore/Exchange",
-               {PeerRole::kServer, PeerRole::kWorker, PeerRole::kOperator},
+               {PeerRole::kCoordinator, PeerRole::kServer, PeerRole::kWorker, PeerRole::kOperator},
                kServer,
                kTensors},
     MethodRule{"/poseidon.v1.Probe/Exchange", kNode, kNode, kTensors},

@@ -62,7 +62,7 @@ TEST(Roles, WhoMayCallWhat) {
   EXPECT_EQ(callers("/poseidon.v1.ParameterServer/Exchange"), "W");
   EXPECT_EQ(callers("/poseidon.v1.LocalAggregation/Exchange"), "W");
   EXPECT_EQ(callers("/poseidon.v1.FactorExchange/Exchange"), "W");
-  EXPECT_EQ(callers("/poseidon.v1.CheckpointStore/Exchange"), "SWO");
+  EXPECT_EQ(callers("/poseidon.v1.CheckpointStore/Exchange"), "CSWO");
   EXPECT_EQ(callers("/poseidon.v1.Probe/Exchange"), "SW");
   EXPECT_EQ(callers("/poseidon.v1.Coordinator/AddedLater"), "O") << "never a node's by oversight";
 }

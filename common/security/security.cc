@@ -42,7 +42,8 @@ constexpr std::size_t kMinTokenBytes = 16;
 constexpr std::size_t kMaxTokenBytes = 1024;
 constexpr std::chrono::hours kExpiryWarning{30 * 24};
 /// The roles that may connect at all; every call checks its caller's role again.
-constexpr RoleSet kHandshakeCallers{PeerRole::kServer, PeerRole::kWorker, PeerRole::kOperator};
+constexpr RoleSet kHandshakeCallers{PeerRole::kCoordinator, PeerRole::kServer, PeerRole::kWorker,
+                                    PeerRole::kOperator};
 
 std::int64_t now_unix_s() {
   return std::chrono::duration_cast<std::chrono::seconds>(

@@ -10,6 +10,7 @@
 #include "common/checkpoint/restore_source.h"
 #include "common/threads/mutex.h"
 #include "coordinator/members/admission.h"
+#include "coordinator/planning/job_change.h"
 
 namespace poseidon {
 namespace {
@@ -178,6 +179,15 @@ absl::StatusOr<v1::SubmitResponse> CheckpointCalls::restore(
     source = manifest->snapshot;
     doubt = checkpoints_.doubt_about(request.id());
     submission.set_job_json(manifest->job_json);
+    if (!request.job_json().empty()) {
+      const absl::Status may = check_job_change(manifest->job_json, request.job_json());
+      if (!may.ok()) {
+        return absl::InvalidArgumentError(absl::StrCat("--job: ", may.message(), "; checkpoint ",
+                                                       snapshot_name(source), " is of job ",
+                                                       manifest->job_id));
+      }
+      submission.set_job_json(request.job_json());
+    }
     submission.set_run_directory(request.run_directory().empty() ? manifest->run_directory
                                                                  : request.run_directory());
     submission.set_workers(request.workers() > 0 ? request.workers() : manifest->workers);

@@ -15,6 +15,7 @@
 #include "common/base/clock.h"
 #include "common/threads/mutex.h"
 #include "common/transport/background.h"
+#include "coordinator/cluster/stopped_run.h"
 #include "coordinator/job/job_run.h"
 #include "coordinator/members/membership.h"
 #include "coordinator/records/run_directory.h"
@@ -50,6 +51,10 @@ struct ClusterDisk {
   std::function<absl::StatusOr<std::unique_ptr<RunFiles>>(
       const std::filesystem::path& path, RunDirectory::Events events, MetricsProgress& progress)>
       reopen = RunDirectory::reopen;
+  /// Leaves the model of a job that was stopped in its run directory; runs on `background`. Null:
+  /// no model is left.
+  std::function<absl::Status(const StoppedRun& run, const std::filesystem::path& run_directory)>
+      leave_stopped_run;
 };
 
 /// Owned by Cluster; outlives all parts. The constants may be read without the mutex.

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/checkpoint/checkpoint.h"
 #include "common/checkpoint/restore_source.h"
 #include "common/daemon/log.h"
 #include "common/plan/plan_proto.h"
@@ -233,7 +234,41 @@ void JobHost::after_actions() {
                                *record);
   }
   watch_.count_iterations(job_->progress(context_.now()).completed);
-  if (job_->ended()) output_.close_when_over();
+  if (!job_->ended()) return;
+  leave_stopped_run();
+  output_.close_when_over();
+}
+
+/// Once. The files stay open until the model is there or cannot be made.
+void JobHost::leave_stopped_run() {
+  const std::optional<CheckpointManifest>& from = job_->view().ending.left_at();
+  if (!from || context_.disk.leave_stopped_run == nullptr || output_.has_asked_for_model()) return;
+  StoppedRun run{.snapshot = from->snapshot,
+                 .job_id = job_->description().id,
+                 .job_json = from->job_json,
+                 .iterations = job_->description().iterations};
+  std::vector<std::string> addresses;
+  const std::vector<NodeInfo> nodes = membership_.nodes();
+  for (const std::string& store : from->stores) addresses.push_back(store_address(nodes, store));
+  const std::string missing = missing_stores(*from, [&nodes](const std::string& identity) {
+    return !store_address(nodes, identity).empty();
+  });
+  if (missing.empty()) {
+    run.source = restore_to_message(*from, addresses);
+  } else {
+    run.source = absl::UnavailableError(absl::StrCat(missing, ", is not connected"));
+  }
+  output_.await_model();
+  context_.disk.background->enqueue([this, run = std::move(run), files = output_.shared()] {
+    const absl::Status status = context_.disk.leave_stopped_run(run, files->path());
+    MutexLock lock(context_.mutex);
+    if (!is_job(run.job_id)) return;
+    if (!status.ok()) {
+      watch_.note(EventKind::kAlarm, absl::StrCat("job ", run.job_id, ": ", status.message()));
+    }
+    output_.on_model_left(status);
+    output_.close_when_over();
+  });
 }
 
 void JobHost::depart(const Departure& departure, const absl::Status& status, DepartureKind kind) {

@@ -11,6 +11,8 @@ std::shared_ptr<RunFiles> RunOutput::begin(std::shared_ptr<RunFiles> directory) 
   lines_refused_.clear();
   record_refused_.clear();
   lines_lost_.clear();
+  model_ = Model::kNone;
+  model_missing_.clear();
   return std::exchange(directory_, std::move(directory));
 }
 
@@ -29,8 +31,13 @@ std::string RunOutput::on_record_refused(const absl::Status& status) {
 }
 
 void RunOutput::close_when_over() {
-  if (std::exchange(closing_, true)) return;
+  if (model_ == Model::kAwaited || std::exchange(closing_, true)) return;
   directory_->close(RunEnd::kOver);
+}
+
+void RunOutput::on_model_left(const absl::Status& status) {
+  model_ = Model::kLeft;
+  model_missing_ = std::string(status.message());
 }
 
 void RunOutput::set_closed() {

@@ -10,6 +10,7 @@
 //  3. A job whose last lines could not be written has failed, whatever its training says.
 // Used with Cluster's mutex held (cluster_context.h); wait_until_closed releases it while it waits.
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -49,8 +50,16 @@ class RunOutput {
   }
   const std::string& lines_lost() const { return lines_lost_; }
 
+  // ---- the model of a job that was stopped ----
+  /// It is being made: nothing is closed before on_model_left.
+  void await_model() { model_ = Model::kAwaited; }
+  bool has_asked_for_model() const { return model_ != Model::kNone; }
+  void on_model_left(const absl::Status& status);
+  /// Why there is none; "" where it is there or not wanted.
+  const std::string& model_missing() const { return model_missing_; }
+
   // ---- closing ----
-  /// The job has ended; the first call closes.
+  /// The job has ended; the first call closes, unless a model is being made.
   void close_when_over();
   void stop_after_closing(const SendStop& stop) { stops_.push_back(stop); }
   /// All is written. Send the stops, then call set_closed.
@@ -60,10 +69,14 @@ class RunOutput {
   void wait_until_closed(Mutex& mutex, Nanoseconds timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
  private:
+  enum class Model : std::uint8_t { kNone, kAwaited, kLeft };
+
   std::shared_ptr<RunFiles> directory_;
   std::string lines_refused_;   ///< why the run's disk does not take lines
   std::string record_refused_;  ///< why the state directory does not take the job's record
   std::string lines_lost_;      ///< why the last lines are not on the disk
+  Model model_ = Model::kNone;  ///< of a job that was stopped
+  std::string model_missing_;
   bool closing_ = false;
   bool is_closed_ = true;
   std::vector<SendStop> stops_;

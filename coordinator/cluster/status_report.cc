@@ -39,6 +39,9 @@ void StatusReport::fill_job(v1::GetStatusResponse& out) const {
         progress.message, progress.message.empty() ? "the model is stored, but " : "; ",
         "the last lines of the run directory could not be written: ", output_.lines_lost()));
   }
+  if (!output_.model_missing().empty()) {
+    out.set_message(absl::StrCat(out.message(), "; ", output_.model_missing()));
+  }
   if (host_.job()->state() == JobState::kRunning) {
     if (const std::string text = uploads_.retry_text(); !text.empty()) out.set_message(text);
     if (!output_.refused_text().empty()) out.set_message(output_.refused_text());
@@ -262,7 +265,10 @@ v1::GetStatusResponse StatusReport::now(const v1::GetStatusResponse& last_job,
   if (host_.job() && host_.job()->ended() && !output_.is_closed()) {
     // Clients that wait for the end read the files next, so the files must be complete by then.
     out.set_state("running");
-    out.set_message("the last files are being written");
+    const auto& left_at = host_.job()->view().ending.left_at();
+    out.set_message(left_at ? absl::StrCat("its model as of checkpoint ",
+                                           snapshot_name(left_at->snapshot), " is being written")
+                            : "the last files are being written");
   }
   fill_nodes(out, silent_nodes);
   if (host_.job() && host_.job()->view().run.plan) fill_layers(out);

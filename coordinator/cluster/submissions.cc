@@ -12,6 +12,7 @@
 #include "common/files/file_io.h"
 #include "common/threads/mutex.h"
 #include "coordinator/planning/calibrate.h"
+#include "coordinator/planning/job_change.h"
 #include "coordinator/planning/node_counts.h"
 #include "coordinator/planning/planner.h"
 #include "coordinator/records/durable_job.h"
@@ -62,12 +63,13 @@ absl::Status check_run_path(const std::filesystem::path& path, const std::filesy
                    " the coordinator keeps its own state; a run needs a folder of its own"));
 }
 
-/// Whether the metrics in a run directory can be those of this job: a later job may have taken it.
+/// Whether the metrics in a run directory can be those of this job, which may have changed since: a
+/// later job may have taken it.
 absl::Status check_still_of_job(const std::filesystem::path& path, const std::string& job_json) {
   const absl::StatusOr<std::string> there = read_file(path / "job.json", kMaxRunJobFileBytes);
   if (absl::IsNotFound(there.status())) return absl::OkStatus();
   POSEIDON_RETURN_IF_ERROR(there.status());
-  if (*there == job_json) return absl::OkStatus();
+  if (check_job_change(*there, job_json).ok()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("the run directory ", path.string(),
                    " holds another job's files by now; choose a new one with --run-dir"));

@@ -158,7 +158,16 @@ void Ending::settle(Nanoseconds now, JobActions& actions) {
   left += failed;
   was_stopped_ = true;
   ended_unsaved_ = saved < stopping_->completed;
+  if (newest != nullptr) leave_at(*newest, actions);
   fail(absl::StrCat(stopping_->why, "; ", left), now, actions);
+}
+
+void Ending::leave_at(const CheckpointManifest& newest, JobActions& actions) {
+  left_at_ = newest;
+  const Iteration saved = newest.iteration();
+  if (ended_unsaved_ || saved >= job_.run->iterations.completed()) return;
+  taken_back_to_ = saved;
+  actions.emplace_back(RollBackMetrics{saved});
 }
 
 /// Something is still to come: a checkpoint, the reports of iterations that it has behind it, or

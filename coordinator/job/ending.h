@@ -6,16 +6,18 @@
 // Calls: saving.h, for the checkpoint that a job takes before it is stopped.
 //
 // A job that shall stop saves first what it has trained, for at most as long as the operator
-// said. Then it ends, whether that is saved or not.
+// said. Then it ends, whether that is saved or not. Where it is saved, the job ends as of its
+// checkpoint: metrics of later iterations go, since whoever goes on makes those iterations again.
 //
 // Invariants
-//  1. Done and Failed are entered once, by end().
+//  1. Done, Stopped and Failed are entered once, by end().
 //  2. An epoch ends with one SendStop to each of its nodes that is still there.
 
 #include <optional>
 #include <string>
 
 #include "absl/status/status.h"
+#include "common/checkpoint/checkpoint.h"
 #include "coordinator/job/job_actions.h"
 #include "coordinator/job/job_context.h"
 #include "coordinator/job/saving.h"
@@ -65,6 +67,11 @@ class Ending {
   /// ... and no checkpoint has what it had trained when it was told to.
   bool ended_unsaved() const { return ended_unsaved_; }
   std::optional<Nanoseconds> ended_at() const { return ended_at_; }
+  /// The stopped job ended as of this checkpoint, which the operator may go on from; nothing where
+  /// there is none.
+  const std::optional<CheckpointManifest>& left_at() const { return left_at_; }
+  /// Iterations that the stopped job has after its end, where its last ones were taken back.
+  std::optional<Iteration> taken_back_to() const { return taken_back_to_; }
 
  private:
   struct Stopping {
@@ -75,6 +82,7 @@ class Ending {
 
   bool waits_to_stop(Nanoseconds now) const;
   const CheckpointManifest* newest_unreported() const;
+  void leave_at(const CheckpointManifest& newest, JobActions& actions);
   std::string reports_awaited_text() const;
 
   JobContext& job_;
@@ -83,6 +91,8 @@ class Ending {
   bool was_stopped_ = false;
   bool ended_unsaved_ = false;
   std::optional<Nanoseconds> ended_at_;
+  std::optional<CheckpointManifest> left_at_;
+  std::optional<Iteration> taken_back_to_;
 };
 
 }  // namespace poseidon

@@ -386,8 +386,8 @@ JobProgress JobRun::progress(Nanoseconds now) const {
   if (const auto steps = training_.test_under_way(); steps && job_.message.empty()) {
     progress.message = absl::StrCat("tests the network as of iteration ", *steps);
   }
-  progress.completed = job_.run->iterations.completed();
-  progress.loss = job_.run->loss;
+  progress.completed = ending_.taken_back_to().value_or(job_.run->iterations.completed());
+  progress.loss = ending_.taken_back_to() ? ending_.left_at()->loss : job_.run->loss;
   progress.test = training_.last_test();
   progress.images_per_s = job_.pace.images_per_s(until);
   progress.training_seconds = job_.pace.seconds_until(until);

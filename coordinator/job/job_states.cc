@@ -35,26 +35,26 @@ constexpr JobTransition kTable[] = {
          "SendAssignment to servers"),
     goes(kWaiting, kResumed, kRunning, "an earlier coordinator ran this job",
          "waits for its nodes to come back"),
-    goes(kWaiting, kStop, kFailed, kStopGuard, kStopAction),
+    goes(kWaiting, kStop, kStopped, kStopGuard, kStopAction),
     goes(kWaiting, kFail, kFailed, "too few nodes came in time, or no plan can be made",
          kFailAction),
 
     goes(kCalibrating, kPlanned, kPreparingServers, "all is measured, or given up",
          "SendAssignment to servers"),
     goes(kCalibrating, kEpochOver, kReplacing, "a node is lost", kOverAction),
-    goes(kCalibrating, kStop, kFailed, kStopGuard, kStopAction),
+    goes(kCalibrating, kStop, kStopped, kStopGuard, kStopAction),
     goes(kCalibrating, kFail, kFailed, "no plan can be made, or a node failed", kFailAction),
 
     goes(kPreparingServers, kServersReady, kPreparingWorkers, "each server said Ready",
          "SendAssignment to workers"),
     goes(kPreparingServers, kEpochOver, kReplacing, "a node is lost or left out", kOverAction),
-    goes(kPreparingServers, kStop, kFailed, kStopGuard, kStopAction),
+    goes(kPreparingServers, kStop, kStopped, kStopGuard, kStopAction),
     goes(kPreparingServers, kFail, kFailed, "a server failed or is too slow", kFailAction),
 
     goes(kPreparingWorkers, kWorkersReady, kRunning, "each worker said Ready",
          "SendStart to workers"),
     goes(kPreparingWorkers, kEpochOver, kReplacing, "a node is lost or left out", kOverAction),
-    goes(kPreparingWorkers, kStop, kFailed, kStopGuard, kStopAction),
+    goes(kPreparingWorkers, kStop, kStopped, kStopGuard, kStopAction),
     goes(kPreparingWorkers, kFail, kFailed, "a worker failed or is too slow", kFailAction),
 
     goes(kRunning, kHalt, kHalting, "what is lost is a worker", "SendHalt to the others"),
@@ -62,18 +62,18 @@ constexpr JobTransition kTable[] = {
          kOverAction),
     goes(kRunning, kSucceed, kDone, "the model is stored, the last checkpoint is settled",
          "SendStop to each node"),
-    goes(kRunning, kStop, kFailed, kStopGuard, kStopAction),
+    goes(kRunning, kStop, kStopped, kStopGuard, kStopAction),
     goes(kRunning, kFail, kFailed, "a node failed, or nobody reports", kFailAction),
 
     goes(kHalting, kSave, kSaving, "all have halted and hold one version together",
          "SendSave of that version"),
     goes(kHalting, kEpochOver, kReplacing, "a checkpoint has it already, or nothing can be saved",
          kOverAction),
-    goes(kHalting, kStop, kFailed, kStopGuard, kStopAction),
+    goes(kHalting, kStop, kStopped, kStopGuard, kStopAction),
     goes(kHalting, kFail, kFailed, "the coordinator's disk is full", kFailAction),
 
     goes(kSaving, kEpochOver, kReplacing, "the checkpoint is committed, or given up", kOverAction),
-    goes(kSaving, kStop, kFailed, kStopGuard, kStopAction),
+    goes(kSaving, kStop, kStopped, kStopGuard, kStopAction),
     goes(kSaving, kFail, kFailed, "the coordinator's disk is full", kFailAction),
 
     goes(kReplacing, kMeasure, kCalibrating, "the new epoch has other numbers of nodes",
@@ -81,12 +81,16 @@ constexpr JobTransition kTable[] = {
     goes(kReplacing, kPlanned, kPreparingServers, "the new epoch repeats its plan",
          "SendAssignment to servers"),
     stays(kReplacing, kEpochOver, "one more node is lost", "the epoch is over already"),
-    goes(kReplacing, kStop, kFailed, kStopGuard, kStopAction),
+    goes(kReplacing, kStop, kStopped, kStopGuard, kStopAction),
     goes(kReplacing, kFail, kFailed, "nobody came, or the job recovers too often", kFailAction),
 
     stays(kDone, kEpochOver, "a node leaves", kOnce),
     stays(kDone, kStop, kStopGuard, kOnce),
     stays(kDone, kFail, "the coordinator's disk is full", kOnce),
+
+    stays(kStopped, kEpochOver, "a node leaves", kOnce),
+    stays(kStopped, kStop, kStopGuard, kOnce),
+    stays(kStopped, kFail, "the coordinator's disk is full", kOnce),
 
     stays(kFailed, kEpochOver, "a node leaves", kOnce),
     stays(kFailed, kStop, kStopGuard, kOnce),
@@ -111,6 +115,8 @@ const char* job_state_name(JobState state) {
       return "recovering";
     case kDone:
       return "done";
+    case kStopped:
+      return "stopped";
     case kFailed:
       return "failed";
   }
@@ -137,6 +143,8 @@ const char* job_state_word(JobState state) {
       return "Replacing";
     case kDone:
       return "Done";
+    case kStopped:
+      return "Stopped";
     case kFailed:
       return "Failed";
   }
@@ -186,7 +194,7 @@ bool job_goes(JobState state, JobEvent event) {
 
 std::string job_states_drawing() {
   std::string drawing = "stateDiagram-v2\n  [*] --> Waiting\n";
-  // Each state but the last two may fail or be stopped: one arrow for both.
+  // An event that leads where another one does shares its arrow.
   std::map<std::pair<JobState, JobState>, std::string> arrows;
   for (const JobTransition& row : kTable) {
     if (row.verdict == Verdict::kIgnored) continue;
@@ -207,7 +215,7 @@ bool is_preparing(JobState state) {
   return state == kCalibrating || state == kPreparingServers || state == kPreparingWorkers;
 }
 
-bool is_final(JobState state) { return state == kDone || state == kFailed; }
+bool is_final(JobState state) { return state == kDone || state == kStopped || state == kFailed; }
 
 bool JobStateMachine::transition(JobEvent event, Nanoseconds now) {
   const JobTransition* const row = job_transition(state_, event);

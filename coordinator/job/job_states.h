@@ -25,18 +25,14 @@ enum class JobState : std::uint8_t {
   kSaving,     ///< until that is a committed checkpoint
   kReplacing,  ///< until there are enough nodes again, and a new epoch
   kDone,
+  kStopped,  ///< somebody ended it
   kFailed
 };
-inline constexpr std::array kAllJobStates = {JobState::kWaiting,
-                                             JobState::kCalibrating,
-                                             JobState::kPreparingServers,
-                                             JobState::kPreparingWorkers,
-                                             JobState::kRunning,
-                                             JobState::kHalting,
-                                             JobState::kSaving,
-                                             JobState::kReplacing,
-                                             JobState::kDone,
-                                             JobState::kFailed};
+inline constexpr std::array kAllJobStates = {
+    JobState::kWaiting,          JobState::kCalibrating, JobState::kPreparingServers,
+    JobState::kPreparingWorkers, JobState::kRunning,     JobState::kHalting,
+    JobState::kSaving,           JobState::kReplacing,   JobState::kDone,
+    JobState::kStopped,          JobState::kFailed};
 const char* job_state_name(JobState state);  ///< as in GetStatusResponse.state; several share one
 
 /// What changes a job's state.
@@ -84,7 +80,7 @@ std::string job_states_drawing();
 
 /// Nodes have parts, and training has not begun yet.
 bool is_preparing(JobState state);
-/// Done or failed.
+/// Done, stopped or failed.
 bool is_final(JobState state);
 
 /// Where a job is, and since when. One thread only. `now` never goes backwards.

@@ -324,7 +324,7 @@ absl::StatusOr<v1::GetStatusResponse> outcome_from_json(std::string_view text) {
     return absl::InvalidArgumentError(
         absl::StrCat("the last job's outcome cannot be read: ", std::string(read.message())));
   }
-  if (status.state() != "done" && status.state() != "failed") {
+  if (status.state() != "done" && status.state() != "stopped" && status.state() != "failed") {
     return absl::InvalidArgumentError(absl::StrCat(
         "the last job's outcome: state \"", status.state(), "\" is none that a job ends in"));
   }

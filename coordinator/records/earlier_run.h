@@ -20,8 +20,11 @@ inline constexpr const char* kModelFile = "model.safetensors";
 inline constexpr const char* kMetricsFile = "metrics.jsonl";
 /// The part of a damaged metrics file after the damage.
 inline constexpr const char* kCutMetricsFile = "metrics.jsonl.cut";
+/// Of a run that somebody stopped: which checkpoint its model is of, and where it goes on.
+inline constexpr const char* kStoppedFile = "stopped.json";
 /// The files that belong to a model, besides the metrics.
-inline constexpr const char* kCompanions[] = {"plan.json", "plan.recommended.json", "job.json"};
+inline constexpr const char* kCompanions[] = {"plan.json", "plan.recommended.json", "job.json",
+                                              kStoppedFile};
 /// Folder for a finished run's files when another run replaces it.
 inline constexpr const char* kEarlierFolder = "earlier";
 /// Folder where they are collected, the model last, before they replace the run in kEarlierFolder.

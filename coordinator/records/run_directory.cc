@@ -158,6 +158,19 @@ absl::Status ModelFile::commit() {
 
 // ---- RunDirectory ----
 
+namespace {
+
+/// The model of a run that was stopped is that of a checkpoint: a run that goes on replaces it. The
+/// model goes first, since the file beside it tells what it is.
+absl::Status remove_stopped_model(const fs::path& path) {
+  std::error_code ignored;
+  if (!fs::exists(path / kStoppedFile, ignored)) return absl::OkStatus();
+  POSEIDON_RETURN_IF_ERROR(remove_durably(path / kModelFile));
+  return remove_durably(path / kStoppedFile);
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::open(const fs::path& path, Begin begin,
                                                                  Events events) {
   POSEIDON_RETURN_IF_ERROR(create_folder(path));
@@ -169,6 +182,7 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::open(const fs::path&
   // A model may be weeks of work, and the run directory a slip of the hand: it goes aside, and only
   // the next finished one takes its place there.
   // What is foreign stays where it is, also beside a model.
+  if (goes_on) POSEIDON_RETURN_IF_ERROR(remove_stopped_model(path));
   if (!goes_on) POSEIDON_RETURN_IF_ERROR(check_nothing_foreign(path));
   POSEIDON_RETURN_IF_ERROR(
       set_finished_run_aside(path, goes_on ? MetricsAside::kCopy : MetricsAside::kMove));
@@ -214,6 +228,7 @@ MetricsProgress read_metrics_progress(std::istream& in) {
 absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::reopen(const fs::path& path,
                                                                    Events events,
                                                                    MetricsProgress& progress) {
+  POSEIDON_RETURN_IF_ERROR(remove_stopped_model(path));
   const fs::path metrics = path / kMetricsFile;
   Descriptor fd(::open(metrics.c_str(), kMetricsFlags));
   if (!fd.is_open()) return errno_status("open", metrics);

@@ -104,7 +104,7 @@ class RunDirectory final : public RunFiles {
 
   enum class Begin {
     kAnew,  ///< files of an earlier run in the same place are replaced; `replaced()` says so
-    kGoOn,  ///< keeps its metrics, until roll_back; replaces all else
+    kGoOn,  ///< keeps its metrics, until roll_back; replaces all else, and so a stopped run's model
   };
   /// Creates `path` and metrics.jsonl where missing. Where a finished model lies, it and the files
   /// beside it are moved to `path`/earlier (with kGoOn the metrics are copied), in the place of

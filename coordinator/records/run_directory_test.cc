@@ -79,6 +79,37 @@ TEST_F(RunDirectoryTest, AFinishedModelIsKeptUntilTheNextOneIs) {
   EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), line_of("third") + "\n") << "it writes on in it";
 }
 
+// The model of a run that was stopped is its checkpoint's, and no finished one.
+TEST_F(RunDirectoryTest, AStoppedRunsModelGoesWhenTheRunGoesOn) {
+  const auto stop = [this] {
+    auto directory = open();
+    directory->append_line(line_of("stopped"), std::nullopt);
+    directory.reset();
+    std::ofstream(folder_ / "model.safetensors") << "as of the checkpoint";
+    std::ofstream(folder_ / "stopped.json") << "{}";
+  };
+  const auto expect_gone = [this] {
+    EXPECT_FALSE(fs::exists(folder_ / "model.safetensors"));
+    EXPECT_FALSE(fs::exists(folder_ / "stopped.json"));
+    EXPECT_FALSE(fs::exists(folder_ / "earlier"));
+  };
+  stop();
+  open(RunDirectory::Begin::kGoOn).reset();
+  expect_gone();
+  EXPECT_EQ(read_file(folder_ / "metrics.jsonl"), line_of("stopped") + "\n");
+  // A coordinator that died before it had closed the files.
+  stop();
+  MetricsProgress progress;
+  ASSERT_TRUE(RunDirectory::reopen(folder_, {}, progress).ok());
+  expect_gone();
+  // Another run begins in its place.
+  stop();
+  open().reset();
+  EXPECT_FALSE(fs::exists(folder_ / "stopped.json"));
+  EXPECT_EQ(read_file(folder_ / "earlier/model.safetensors"), "as of the checkpoint");
+  EXPECT_TRUE(fs::exists(folder_ / "earlier/stopped.json"));
+}
+
 TEST_F(RunDirectoryTest, ALinkToNoModelGoes) {
   fs::create_directories(folder_);
   fs::create_symlink("nowhere", folder_ / "model.safetensors");

@@ -12,7 +12,7 @@ namespace {
 /// States as JobRun and Cluster name them: a series each, so that queries find a 0 where a state is
 /// not.
 constexpr std::array kJobStates = {"idle",       "waiting", "preparing", "running",
-                                   "recovering", "done",    "failed"};
+                                   "recovering", "done",    "stopped",   "failed"};
 constexpr std::array kNodeStates = {"idle",   "preparing", "ready", "running", "finished",
                                     "halted", "waiting",   "away",  "lost"};
 constexpr std::array kRoles = {NodeRole::kWorker, NodeRole::kServer};

@@ -290,7 +290,7 @@ class Killed(AwayTest):
         self.assertEqual(stop.wait(60), 0, stop.log())
         self.assertIn("asking it again", stop.log())
         status = cluster.status()
-        self.assertEqual(status["state"], "failed")
+        self.assertEqual(status["state"], "stopped")
         self.assertRegex(status["message"], r"an operator stopped it.* goes on from checkpoint 1-\d+")
 
     def test_for_ever(self):

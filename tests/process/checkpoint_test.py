@@ -470,16 +470,28 @@ class Checkpoints(ProcessTest):
         stopped = self.stop_job(cluster, "--job", "digits-1")
         self.assertEqual(stopped.returncode, 0, stopped.stderr)
         said = re.search(r"(?s)^job digits-1 ends when its final checkpoint is saved\n.*has ended after (\d+) of 1000000 "
-                         r"iterations: an operator stopped it .*goes on from checkpoint (\S+); its files are in (\S+)$",
-                         stopped.stdout.strip())
+                         r"iterations: an operator stopped it .*goes on from checkpoint (\S+); its files are in (\S+)\n"
+                         r"go on with: poseidon checkpoint restore --coordinator \S+ --checkpoint \2$", stopped.stdout.strip())
         self.assertIsNotNone(said, stopped.stdout)
         self.assertEqual(said.group(3), str(self.folder / "run"))
-        self.assertEqual(follower.wait(15), 1, follower.log())
+        self.assertEqual(follower.wait(15), 3, follower.log())
         self.assertIn("an operator stopped it", follower.log())
+        self.assertIn(f"go on with: poseidon checkpoint restore --coordinator {cluster.address} --checkpoint {said.group(2)}\n",
+                      follower.log())
         self.assertEqual([entry["id"] for entry in self.listed(cluster)], [said.group(2)])
         saved = int(said.group(2).split("-")[1])
         self.assertGreaterEqual(saved, 10)
-        self.assertGreaterEqual(int(said.group(1)), saved)
+        self.assertEqual(int(said.group(1)), saved)
+        # The run directory has the model of the last finished iteration, and says of which checkpoint it is.
+        run = self.folder / "run"
+        self.assertEqual([line["iteration"] for line in metrics(run)[0]], list(range(saved)))
+        exported = self.folder / "exported.safetensors"
+        self.ok(cluster, "export", "--checkpoint", said.group(2), "--to", exported)
+        self.assertEqual((run / "model.safetensors").read_bytes(), exported.read_bytes())
+        self.assertEqual(json.loads((run / "stopped.json").read_text()),
+                         {"job": "digits-1", "checkpoint": said.group(2), "iteration": saved, "iterations": 1_000_000})
+        status = cluster.status()
+        self.assertEqual((status["state"], status["iteration"]), ("stopped", saved))
         # The same nodes train on from there, and are stopped again: without another checkpoint.
         self.ok(cluster, "restore")
         cluster.wait_for_iteration(saved + 5)
@@ -498,7 +510,8 @@ class Checkpoints(ProcessTest):
         stopped = self.stop_job(cluster)
         self.assertEqual(stopped.returncode, 0, stopped.stderr)
         self.assertIn("there is no checkpoint of it", stopped.stdout)
-        self.assertEqual(cluster.status()["state"], "failed")
+        self.assertNotIn("go on with", stopped.stdout)
+        self.assertEqual(cluster.status()["state"], "stopped")
 
     def test_a_checkpoint_that_cannot_be_taken_is_an_error(self):
         cluster = self.cluster()

@@ -271,7 +271,7 @@ class RunFolders(ProcessTest):
             os.kill(int(pid), signal.SIGKILL)
         killed.signal(signal.SIGKILL)
         self.assertTrue((run_dir / "cluster/coordinator/job.json").exists())
-        result = poseidon(*self.local_in(run_dir, 20))
+        result = poseidon(*self.local_in(run_dir, 20), "--fresh")
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertEqual(len(losses(run_dir)), 20)
 

@@ -253,8 +253,8 @@ void World::look() {
   const absl::StatusOr<v1::GetStatusResponse> status = coordinator_->cluster().status(request);
   POSEIDON_CHECK(status.ok(), "our own protocol");
   look_at_checkpoints();
-  if (status->state() == "failed") {
-    if (absl::StrContains(status->message(), kOperatorsStop) && restore()) return;
+  if (status->state() == "stopped" || status->state() == "failed") {
+    if (status->state() == "stopped" && restore()) return;
     end_ = status->message();
   } else if (status->state() == "done") {
     end_ = "done";

@@ -89,7 +89,7 @@ TEST_F(EndingTest, TheEndOfAnEpochLeavesItsNodesWaiting) {
 TEST_F(EndingTest, AStopWithoutPatienceEndsAtOnce) {
   train(2);
   stop(0, 3);
-  EXPECT_EQ(job_.state(), JobState::kFailed);
+  EXPECT_EQ(job_.state(), JobState::kStopped);
   EXPECT_TRUE(ending_.was_stopped());
   EXPECT_TRUE(ending_.ended_unsaved());
   EXPECT_THAT(job_.message, HasSubstr("there is no checkpoint of it"));

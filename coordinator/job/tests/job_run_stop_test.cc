@@ -22,7 +22,7 @@ class StopTest : public RecoveryTest {
   }
   enum Saved { kSaved, kUnsaved };
   void expect_end(const std::string& message, Saved saved, std::size_t stops = 4) {
-    EXPECT_EQ(job_->state(), JobState::kFailed);
+    EXPECT_EQ(job_->state(), JobState::kStopped);
     EXPECT_TRUE(job_->view().ending.was_stopped());
     EXPECT_EQ(job_->view().ending.ended_unsaved(), saved == kUnsaved);
     EXPECT_EQ(job_->progress(at(99)).message, message);
@@ -51,6 +51,32 @@ TEST_F(StopTest, WhatItHasTrainedIsSavedFirst) {
                  std::to_string(saved),
              kSaved);
   EXPECT_THAT(job_->stop("again", kPatience, at(8)), IsEmpty());
+}
+
+// Whoever goes on makes the iterations behind the checkpoint again, and the model that is left is
+// the checkpoint's.
+TEST_F(StopTest, ItEndsAsOfItsCheckpoint) {
+  train(0, 4);
+  stop(5);
+  const Iteration saved = only<SendSave>(actions_)[0].iteration;
+  train(4, saved + 2);
+  commit(saved, 7);
+  ASSERT_EQ(job_->state(), JobState::kStopped);
+  ASSERT_TRUE(job_->view().ending.left_at());
+  EXPECT_EQ(job_->view().ending.left_at()->iteration(), saved);
+  ASSERT_THAT(only<RollBackMetrics>(actions_), SizeIs(1));
+  EXPECT_EQ(only<RollBackMetrics>(actions_)[0].iteration, saved);
+  EXPECT_EQ(job_->progress(at(8)).completed, saved);
+}
+
+TEST_F(StopTest, WhatIsNotSavedKeepsItsMetrics) {
+  train(0, 4);
+  commit(2, 4);
+  stop(5, at(0));
+  ASSERT_TRUE(job_->view().ending.left_at());
+  EXPECT_EQ(job_->view().ending.left_at()->iteration(), 2);
+  EXPECT_THAT(only<RollBackMetrics>(actions_), IsEmpty());
+  EXPECT_EQ(job_->progress(at(8)).completed, 4);
 }
 
 TEST_F(StopTest, AFullStateDirectoryIsTriedAgainAsLongAsItMay) {
@@ -182,7 +208,7 @@ TEST_F(StopTest, ACheckpointThatFailsIsSaid) {
   const Iteration saved = only<SendSave>(actions_)[0].iteration;
   actions_ = job_->on_checkpoint_report(NodeId(1), job_->epoch(),
                                         {.iteration = saved, .reason = "disk full"}, 1, at(6));
-  EXPECT_EQ(job_->state(), JobState::kFailed);
+  EXPECT_EQ(job_->state(), JobState::kStopped);
   EXPECT_TRUE(job_->view().ending.ended_unsaved());
   EXPECT_THAT(job_->progress(at(7)).message,
               AllOf(HasSubstr("goes on from checkpoint 7-2"),
@@ -216,7 +242,7 @@ TEST_F(StopTest, WithoutAServerThereIsNothingToWaitFor) {
   commit(2, 4);
   stop(5);
   lose(1, 6);
-  EXPECT_EQ(job_->state(), JobState::kFailed);
+  EXPECT_EQ(job_->state(), JobState::kStopped);
   EXPECT_TRUE(job_->view().ending.ended_unsaved());
   EXPECT_THAT(job_->progress(at(7)).message, HasSubstr("goes on from checkpoint 7-2"));
   for (const LogLine& line : only<LogLine>(actions_)) {
@@ -298,10 +324,12 @@ TEST_F(StopTest, WhatFailsMeanwhileHasFailed) {
 TEST_F(JobRunTest, AJobThatHasNotBegunIsStoppedAtOnce) {
   job_.emplace(JobRunOptions{}, description(2, 2), at(0));
   job_->stop("an operator stopped it", kPatience, at(1));
-  EXPECT_EQ(job_->state(), JobState::kFailed);
+  EXPECT_EQ(job_->state(), JobState::kStopped);
   prepare_servers();
   actions_ = job_->stop("an operator stopped it", kPatience, at(4));
-  expect_failed(actions_, "an operator stopped it; there is no checkpoint of it");
+  EXPECT_EQ(job_->state(), JobState::kStopped);
+  EXPECT_EQ(job_->progress(at(5)).message, "an operator stopped it; there is no checkpoint of it");
+  EXPECT_FALSE(job_->view().ending.left_at());
 }
 
 }  // namespace
