@@ -8,9 +8,9 @@
 #include "common/base/check.h"
 #include "common/base/text.h"
 #include "common/checkpoint/restore_source.h"
+#include "common/job/job_change.h"
 #include "common/threads/mutex.h"
 #include "coordinator/members/admission.h"
-#include "coordinator/planning/job_change.h"
 
 namespace poseidon {
 namespace {

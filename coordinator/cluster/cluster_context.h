@@ -15,11 +15,11 @@
 #include "common/base/clock.h"
 #include "common/threads/mutex.h"
 #include "common/transport/background.h"
-#include "coordinator/cluster/stopped_run.h"
 #include "coordinator/job/job_run.h"
 #include "coordinator/members/membership.h"
 #include "coordinator/records/run_directory.h"
 #include "coordinator/records/state_directory.h"
+#include "coordinator/records/stopped_run.h"
 
 namespace poseidon {
 

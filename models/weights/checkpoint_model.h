@@ -4,7 +4,7 @@
 // ending there would have written. It can be init.weights of a job.
 //
 // Called by: cli/commands/checkpoint_command.h (`poseidon checkpoint export`) and
-// coordinator/cluster/stopped_run.h (a job that is stopped). Calls:
+// coordinator/records/stopped_run.h (a job that is stopped). Calls:
 // common/checkpoint/store_client.h, encoded_model.h.
 
 #include <functional>

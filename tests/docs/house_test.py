@@ -36,14 +36,16 @@ WINGS = {
 SHARED_BY_TESTS = ("tests/support/", "tests/twins/", "tests/golden/")
 
 PUBLIC = {
-    "models": ("models/shipped.h", "models/net/net.h", "models/net/initialise.h", "models/net/batch_norm_errors.h"),
+    "models": ("models/shipped.h", "models/net/net.h", "models/net/initialise.h", "models/net/batch_norm_errors.h",
+               "models/weights/*.h"),
     "sync": ("sync/chunks/*.h", "sync/client/factor_engine.h", "sync/client/sync_client.h", "sync/links/peer_stream.h",
              "sync/relay/relay_service.h", "sync/states/*.h"),
     "server": (),
     "worker": ("worker/data/feed/batches.h", "worker/data/formats/pack.h", "worker/data/formats/record_format.h",
                "worker/data/formats/records_dataset.h", "worker/engine/model_file.h",
                "worker/engine/plugin/device_name.h", "worker/engine/plugin/nvidia_driver.h"),
-    "coordinator": ("coordinator/planning/*.h", "coordinator/records/run_directory.h",
+    "coordinator": ("coordinator/planning/*.h", "coordinator/records/checkpoint_archive.h", "coordinator/records/durable_job.h",
+                    "coordinator/records/earlier_run.h", "coordinator/records/run_directory.h",
                     "coordinator/records/state_directory.h"),
     "cli": (),
 }

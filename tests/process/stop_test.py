@@ -209,6 +209,34 @@ class Restore(StopTest):
         self.assertEqual(json.loads((self.run_dir / "job.json").read_text())["batch_size"], 16)
         self.assertFalse((self.run_dir / "stopped.json").exists())
 
+    def test_with_tls_the_coordinator_reads_the_model_as_well(self):
+        made = poseidon("tls", "init", "--to", self.folder / "tls")
+        self.assertEqual(made.returncode, 0, made.stderr)
+        cluster = Cluster(self, proofs=lambda role: ["--tls-dir", self.folder / "tls" / role]).add(workers=1, servers=2)
+        submitted = cluster.submit(short_job(iterations=1_000_000), "--workers", 1, run_dir=self.run_dir)
+        self.assertEqual(submitted.returncode, 0, submitted.stderr)
+        cluster.wait_for_iteration(5)
+        stopped = cluster.poseidon("stop")
+        self.assertEqual(stopped.returncode, 0, stopped.stdout + stopped.stderr)
+        self.assertNotIn("is not written", stopped.stdout)
+        exported = self.folder / "exported.safetensors"
+        self.assertEqual(cluster.poseidon("checkpoint", "export", "--to", exported).returncode, 0)
+        self.assertEqual((self.run_dir / "model.safetensors").read_bytes(), exported.read_bytes())
+
+    def test_without_a_server_the_message_says_what_is_missing(self):
+        cluster = Cluster(self).add(workers=1, servers=2)
+        submitted = cluster.submit(short_job(iterations=1_000_000, checkpoint={"every_iterations": 5}), "--workers", 1,
+                                   run_dir=self.run_dir)
+        self.assertEqual(submitted.returncode, 0, submitted.stderr)
+        cluster.wait_for_iteration(15)
+        self.kill(cluster.servers[1][0])
+        stopped = cluster.poseidon("stop", "--checkpoint-within-s", 0)
+        self.assertEqual(stopped.returncode, 0, stopped.stdout + stopped.stderr)
+        self.assertIn("model.safetensors is not written", cluster.status()["message"])
+        self.assertEqual(cluster.status()["state"], "stopped")
+        self.assertTrue((self.run_dir / "stopped.json").exists())
+        self.assertFalse((self.run_dir / "model.safetensors").exists())
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

@@ -1,4 +1,4 @@
-#include "coordinator/planning/job_change.h"
+#include "common/job/job_change.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,4 +1,4 @@
-#include "coordinator/cluster/stopped_run.h"
+#include "coordinator/records/stopped_run.h"
 
 #include <chrono>
 #include <utility>
