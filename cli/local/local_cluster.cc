@@ -81,7 +81,7 @@ absl::StatusOr<std::unique_ptr<StateDirectory>> LocalCluster::open_state() {
 
 absl::StatusOr<RunStart> LocalCluster::settle_earlier_run(const WantedRun& wanted) {
   POSEIDON_ASSIGN_OR_RETURN(std::unique_ptr<StateDirectory> state, open_state());
-  POSEIDON_ASSIGN_OR_RETURN(const RunThere there, look_for_run(folders_.run, *state));
+  const RunThere there = look_for_run(folders_.run, *state);
   POSEIDON_ASSIGN_OR_RETURN(const RunStart start, choose_start(there, wanted));
   if (start.sets_aside && RunDirectory::moves_as_run_begins(folders_.run, wanted.weights)) {
     return absl::InvalidArgumentError(

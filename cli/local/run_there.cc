@@ -54,9 +54,11 @@ absl::Status move_file(const fs::path& from, const fs::path& to) {
 
 }  // namespace
 
-absl::StatusOr<RunThere> look_for_run(const fs::path& folder, const StateDirectory& state) {
-  POSEIDON_ASSIGN_OR_RETURN(const std::optional<std::string> record, state.load_job());
-  RunThere there{.kind = kind_of(folder, record.has_value(), state.load_outcome()),
+RunThere look_for_run(const fs::path& folder, const StateDirectory& state) {
+  // A record that cannot be read is a job that had not ended either.
+  const absl::StatusOr<std::optional<std::string>> record = state.load_job();
+  const bool is_recorded = !record.ok() || record->has_value();
+  RunThere there{.kind = kind_of(folder, is_recorded, state.load_outcome()),
                  .folder = folder,
                  .checkpoints = {}};
   std::vector<std::string> unreadable;
@@ -104,10 +106,11 @@ absl::StatusOr<fs::path> set_run_aside(const fs::path& folder) {
   POSEIDON_RETURN_IF_ERROR(create_folder(to / kCluster));
   fs::permissions(to / kCluster, fs::perms::owner_all, error);
   std::vector<fs::path> names(std::begin(kCompanions), std::end(kCompanions));
-  names.insert(names.end(), {kMetricsFile, kCutMetricsFile, kModelFile, "logs"});
+  names.insert(names.end(), {kCutMetricsFile, kModelFile, "logs"});
   for (const fs::directory_entry& entry : fs::directory_iterator(folder / kCluster, error)) {
     if (entry.path().filename() != kLock) names.push_back(kCluster / entry.path().filename());
   }
+  names.emplace_back(kMetricsFile);  // last: without it the others would pass for files of the user
   for (const fs::path& name : names) POSEIDON_RETURN_IF_ERROR(move_file(folder / name, to / name));
   POSEIDON_RETURN_IF_ERROR(create_folder(folder / "logs"));
   return to;

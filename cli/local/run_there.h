@@ -26,8 +26,7 @@ struct RunThere {
   std::vector<CheckpointManifest> checkpoints;  ///< of this run, oldest first
 };
 /// What is in the run directory `folder`. `state`: of the coordinator that ran it.
-absl::StatusOr<RunThere> look_for_run(const std::filesystem::path& folder,
-                                      const StateDirectory& state);
+RunThere look_for_run(const std::filesystem::path& folder, const StateDirectory& state);
 
 struct WantedRun {
   std::string job_json;

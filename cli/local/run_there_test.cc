@@ -96,11 +96,7 @@ class RunFolder : public ::testing::Test {
   }
   void TearDown() override { fs::remove_all(run_); }
   void put(const std::string& name, const std::string& text) { std::ofstream(run_ / name) << text; }
-  Kind kind() {
-    const auto there = look_for_run(run_, *state_);
-    EXPECT_TRUE(there.ok()) << there.status();
-    return there.ok() ? there->kind : Kind::kNone;
-  }
+  Kind kind() { return look_for_run(run_, *state_).kind; }
 
   const fs::path run_ = fs::path(::testing::TempDir()) / "run_there";
   std::unique_ptr<StateDirectory> state_;
