@@ -100,7 +100,7 @@ TEST_F(RunDirectoryTest, AStoppedRunsModelGoesWhenTheRunGoesOn) {
   // A coordinator that died before it had closed the files.
   stop();
   MetricsProgress progress;
-  ASSERT_TRUE(RunDirectory::reopen(folder_, {}, progress).ok());
+  ASSERT_TRUE(RunDirectory::reopen(folder_, {.on_closed = [] {}}, progress).ok());
   expect_gone();
   // Another run begins in its place.
   stop();
