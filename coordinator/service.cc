@@ -188,7 +188,8 @@ class NodeStream final : public NodeLink,
   std::shared_ptr<NodeStream> self_ ABSL_GUARDED_BY(mutex_);
 };
 
-/// One upload of the model; writes on gRPC's thread, holds no lock while it does.
+/// One upload of the model; writes, checks and commits on gRPC's thread, holds no lock while it
+/// does.
 class UploadReactor final : public grpc::ServerReadReactor<v1::ModelPart> {
  public:
   UploadReactor(Cluster* cluster, grpc::CallbackServerContext* context)
@@ -198,7 +199,8 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::ModelPart> {
 
   void OnReadDone(bool ok) override {
     if (!ok) {
-      finish(file_started_ ? commit() : absl::InvalidArgumentError("the model has no parts"));
+      finish(file_started_ ? cluster_->commit_upload(upload_)
+                           : absl::InvalidArgumentError("the model has no parts"));
       return;
     }
     const absl::Status status = take_part();
@@ -215,18 +217,14 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::ModelPart> {
     if (!file_started_) {
       epoch_ = part_.epoch();
       total_bytes_ = part_.total_bytes();
-      POSEIDON_ASSIGN_OR_RETURN(upload_, cluster_->begin_upload(epoch_, total_bytes_));
+      POSEIDON_ASSIGN_OR_RETURN(upload_,
+                                cluster_->begin_upload(epoch_, total_bytes_, part_.sha256()));
       file_started_ = true;
     }
     if (part_.epoch() != epoch_ || part_.total_bytes() != total_bytes_) {
       return absl::InvalidArgumentError("the parts of the model disagree on epoch or size");
     }
     return worth_another_try(upload_.file->append(part_.offset(), part_.data()));
-  }
-
-  absl::Status commit() {
-    POSEIDON_RETURN_IF_ERROR(cluster_->may_commit(epoch_));
-    return worth_another_try(upload_.file->commit());
   }
 
   void finish(const absl::Status& status) {
@@ -243,7 +241,8 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::ModelPart> {
     const std::string text =
         absl::StrCat("UploadModel from ", context_->peer(), ": ", why.message());
     if (context_->IsCancelled() || absl::IsUnavailable(why)) {
-      spdlog::warn("{}", text);  // the stream broke, or it is for us to be put right
+      // The stream broke, or it is for us to be put right; or it comes too early, and again.
+      spdlog::log(file_started_ ? spdlog::level::warn : spdlog::level::debug, "{}", text);
     } else if (absl::IsInvalidArgument(why)) {
       cluster_->count_refusal(Refusal::kMalformed, text);
     } else {

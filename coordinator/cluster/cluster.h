@@ -108,12 +108,18 @@ class Cluster {
   // ---- the model ----
   /// A place for the model of this epoch; holds the run directory alive. Follow with end_upload.
   struct Upload {
+    std::uint64_t epoch = 0;
+    std::string sha256;
     std::shared_ptr<RunFiles> directory;
     std::unique_ptr<ModelFile> file;
+    std::function<absl::Status(const SafetensorsHeader&)> check_header;
   };
-  absl::StatusOr<Upload> begin_upload(std::uint64_t epoch, std::uint64_t total_bytes);
-  /// Whether the complete model may be put in place now.
-  absl::Status may_commit(std::uint64_t epoch);
+  /// `sha256` as ModelPart has it. UNAVAILABLE: later, maybe.
+  absl::StatusOr<Upload> begin_upload(std::uint64_t epoch, std::uint64_t total_bytes,
+                                      const std::string& sha256);
+  /// Puts the complete model in place, if it is the job's and may be stored now. Blocks on the
+  /// disk.
+  absl::Status commit_upload(Upload& upload);
   void end_upload(std::uint64_t epoch, const absl::Status& status);
 
   // ---- time and end ----

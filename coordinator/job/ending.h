@@ -41,10 +41,16 @@ class Ending {
   void tick_trained(Nanoseconds now, JobActions& actions);
   /// The worker says that it has done everything.
   void on_finished(Participant& worker, Nanoseconds now, JobActions& actions);
+  /// It is worker 0, has reported everything, and is about to send the model with this digest.
+  void on_model_announced(const Participant& worker, const std::string& sha256,
+                          JobActions& actions);
   void on_model_stored(Epoch epoch, Nanoseconds now, JobActions& actions);
   /// OK when a model of this epoch may be stored now, else ABORTED: the epoch is over or about to
   /// be, which is no fault of the sender.
   absl::Status accepts_model(Epoch epoch) const;
+  /// The same of the model with this digest: UNAVAILABLE while none is announced,
+  /// FAILED_PRECONDITION when another one is.
+  absl::Status accepts_model(Epoch epoch, const std::string& sha256) const;
 
   // ---- a stop that somebody wants ----
   /// May be repeated: the last patience counts.

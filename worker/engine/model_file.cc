@@ -10,6 +10,7 @@
 #include "common/base/nearest.h"
 #include "common/files/json_fields.h"
 #include "common/tensor/scan.h"
+#include "models/net/model_tensors.h"
 
 namespace poseidon {
 namespace {
@@ -17,49 +18,14 @@ namespace {
 /// Of each list in a report; a name tells what kind of thing is missing, hundreds do not tell more.
 constexpr std::size_t kMaxNamesInReport = 8;
 
-/// Where one tensor of the network lives.
-struct Place {
-  std::string layer_name;
-  std::string name;
-  Shape shape;
-  bool is_statistic = false;
-  LayerIndex layer;        // of a parameter
-  std::size_t offset = 0;  // in the layer's parameters, or in all statistics
-
-  std::size_t elements() const { return static_cast<std::size_t>(element_count(shape)); }
-  std::span<float> values(Executor& executor, std::span<float> statistics) const {
-    return (is_statistic ? statistics : executor.parameters(layer)).subspan(offset, elements());
-  }
-};
+/// Where an engine, or its running statistics, has this tensor.
+std::span<float> values_of(const ModelTensor& tensor, Executor& executor,
+                           std::span<float> statistics) {
+  return (tensor.is_statistic ? statistics : executor.parameters(tensor.layer))
+      .subspan(tensor.offset, tensor.elements());
+}
 
 std::string layer_of(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.')); }
-
-std::vector<Place> places(const NetSpec& net) {
-  std::vector<Place> result;
-  const std::vector<std::size_t> layers = net.parameter_layers();
-  for (std::uint32_t l = 0; l < layers.size(); ++l) {
-    const LayerSpec& layer = net.layers[layers[l]];
-    std::size_t offset = 0;
-    for (const ParameterSpec& parameter : layer.parameters) {
-      result.push_back({.layer_name = layer.name,
-                        .name = absl::StrCat(layer.name, ".", parameter.name),
-                        .shape = parameter.shape,
-                        .is_statistic = false,
-                        .layer = LayerIndex(l),
-                        .offset = offset});
-      offset += result.back().elements();
-    }
-  }
-  for (const StatisticPlace& statistic : statistic_places(net)) {
-    result.push_back({.layer_name = layer_of(statistic.name),
-                      .name = statistic.name,
-                      .shape = statistic.shape,
-                      .is_statistic = true,
-                      .layer = LayerIndex(),
-                      .offset = static_cast<std::size_t>(statistic.offset)});
-  }
-  return result;
-}
 
 std::vector<std::string> sorted_names(const std::set<std::string>& names) {
   return {names.begin(), names.end()};
@@ -69,10 +35,10 @@ using StoredByName = std::map<std::string, const StoredTensor*>;
 
 /// The file's tensors by the names that the network has for them.
 absl::StatusOr<StoredByName> renamed(const SafetensorsHeader& header, const LayerRenames& renames,
-                                     const std::vector<Place>& network) {
+                                     const std::vector<ModelTensor>& network) {
   std::set<std::string> in_file, in_network;
   for (const StoredTensor& tensor : header.tensors) in_file.insert(layer_of(tensor.name));
-  for (const Place& place : network) in_network.insert(place.layer_name);
+  for (const ModelTensor& place : network) in_network.insert(place.layer_name);
   for (const auto& [from, to] : renames) {
     if (!in_file.contains(from)) {
       return absl::InvalidArgumentError(absl::StrCat("rename: the file has no tensors of a layer ",
@@ -101,15 +67,15 @@ absl::StatusOr<StoredByName> renamed(const SafetensorsHeader& header, const Laye
 
 struct Match {
   WeightsReport report;
-  std::vector<std::pair<const StoredTensor*, Place>> copies;
+  std::vector<std::pair<const StoredTensor*, ModelTensor>> copies;
 };
 
 absl::StatusOr<Match> match(const SafetensorsHeader& header, const LayerRenames& renames,
                             const NetSpec& net) {
   Match result;
-  const std::vector<Place> network = places(net);
+  const std::vector<ModelTensor> network = model_tensors(net);
   POSEIDON_ASSIGN_OR_RETURN(StoredByName stored, renamed(header, renames, network));
-  for (const Place& place : network) {
+  for (const ModelTensor& place : network) {
     const auto found = stored.find(place.name);
     if (found == stored.end()) {
       result.report.not_in_file.push_back(place.name);
@@ -155,7 +121,7 @@ std::string some_of(const std::vector<std::string>& names) {
 }
 
 /// Training would say so later, and not of the file.
-absl::Status check_values(const std::filesystem::path& path, const Place& place,
+absl::Status check_values(const std::filesystem::path& path, const ModelTensor& place,
                           std::span<const float> values) {
   const auto refuse = [&](const char* what) {
     return absl::InvalidArgumentError(
@@ -177,7 +143,7 @@ absl::StatusOr<EncodedModel> EncodedModel::encode(
   EncodedModel model;
   model.statistics_ = std::move(statistics);
   std::vector<TensorView> tensors;
-  for (const Place& place : places(net)) {
+  for (const ModelTensor& place : model_tensors(net)) {
     std::span<const float> values = model.statistics_;
     if (!place.is_statistic) {
       values = place.layer.value() < parameters.size() ? parameters[place.layer.value()]
@@ -242,7 +208,7 @@ absl::StatusOr<WeightsReport> load_weights(const std::filesystem::path& path,
   POSEIDON_RETURN_IF_ERROR(executor.read_statistics(statistics));
   for (const auto& [tensor, place] : found.copies) {
     if (part == WeightsPart::kStatistics && !place.is_statistic) continue;
-    const std::span<float> values = place.values(executor, statistics);
+    const std::span<float> values = values_of(place, executor, statistics);
     POSEIDON_RETURN_IF_ERROR(reader.read(*tensor, values));
     POSEIDON_RETURN_IF_ERROR(check_values(path, place, values));
   }

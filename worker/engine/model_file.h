@@ -4,7 +4,7 @@
 // <layer>.<tensor>, PyTorch's layouts.
 //
 // Called by: worker/worker_job.h, to upload the final model (ControlClient.upload_model) and to
-// load a job's init.weights. Calls: common/files/safetensors.h.
+// load a job's init.weights. Calls: common/files/safetensors.h, models/net/model_tensors.h.
 
 #include <filesystem>
 #include <map>

@@ -194,6 +194,28 @@ TEST_F(EndingTest, AWorkerThatHasNotReportedAllCannotHaveFinished) {
   EXPECT_THAT(job_.message, HasSubstr("reported 3 of 12"));
 }
 
+TEST_F(EndingTest, TakesTheModelThatWorker0AnnouncesWhenItHasTrained) {
+  const std::string digest(kSha256Bytes, 'd');
+  const auto announce = [&](std::size_t rank, const std::string& sha256) {
+    actions_.clear();
+    ending_.on_model_announced(job_.workers()[rank], sha256, actions_);
+    const auto refusals = only<CountRefusal>(actions_);
+    return refusals.empty() ? std::optional<Refusal>() : refusals.front().refusal;
+  };
+  train(kIterations - 1);
+  EXPECT_TRUE(absl::IsUnavailable(ending_.accepts_model(Epoch(7), digest)));
+  EXPECT_EQ(announce(0, digest), Refusal::kWrongState) << "an iteration is to come";
+  train(kIterations);
+  EXPECT_EQ(announce(1, digest), Refusal::kWrongState) << "worker 1 sends no model";
+  EXPECT_EQ(announce(0, "short"), Refusal::kMalformed);
+  EXPECT_TRUE(absl::IsUnavailable(ending_.accepts_model(Epoch(7), digest)));
+  EXPECT_EQ(announce(0, digest), std::nullopt);
+  EXPECT_TRUE(ending_.accepts_model(Epoch(7), digest).ok());
+  EXPECT_TRUE(absl::IsAborted(ending_.accepts_model(Epoch(6), digest)));
+  EXPECT_TRUE(
+      absl::IsFailedPrecondition(ending_.accepts_model(Epoch(7), std::string(kSha256Bytes, 'x'))));
+}
+
 TEST_F(EndingTest, TakesNoModelOfAnotherEpochOrAfterTheEnd) {
   EXPECT_TRUE(ending_.accepts_model(Epoch(7)).ok());
   EXPECT_EQ(ending_.accepts_model(Epoch(6)).code(), absl::StatusCode::kAborted);
