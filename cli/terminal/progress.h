@@ -24,6 +24,12 @@ std::string format_bytes_per_s(double bytes_per_s);
 /// "1234" up to four digits, then with thousands: "431,080".
 std::string format_count(std::int64_t count);
 
+/// Its rates are over with it.
+bool has_ended(const v1::GetStatusResponse& status);
+
+/// "2000 images/s".
+std::string format_images_per_s(const v1::GetStatusResponse& status);
+
 /// "0.1234"; "-" for NaN (not measured yet).
 std::string format_measure(double value);
 

@@ -14,6 +14,7 @@ void Ending::end(bool succeeded, const std::string& reason, Nanoseconds now, Job
   const JobEvent event = succeeded      ? JobEvent::kSucceed
                          : was_stopped_ ? JobEvent::kStop
                                         : JobEvent::kFail;
+  ended_from_ = job_.state();
   const bool ends = job_.states.transition(event, now);
   POSEIDON_CHECK(ends, "a job ends once");
   ended_at_ = now;

@@ -71,6 +71,8 @@ class Ending {
   /// ... and no checkpoint has what it had trained when it was told to.
   bool ended_unsaved() const { return ended_unsaved_; }
   std::optional<Nanoseconds> ended_at() const { return ended_at_; }
+  /// The state that it was in before; only of a job that has ended.
+  JobState ended_from() const { return ended_from_; }
 
  private:
   struct Stopping {
@@ -89,6 +91,7 @@ class Ending {
   bool was_stopped_ = false;
   bool ended_unsaved_ = false;
   std::optional<Nanoseconds> ended_at_;
+  JobState ended_from_ = JobState::kWaiting;
 };
 
 }  // namespace poseidon

@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "common/files/sha256.h"
 #include "coordinator/job/saving.h"
 #include "coordinator/job/tests/job_run_test_support.h"
 #include "gmock/gmock.h"
@@ -72,6 +73,7 @@ TEST_F(EndingTest, AJobThatCannotGoOnTellsEachOfItsNodes) {
   EXPECT_EQ(job_.state(), JobState::kFailed);
   EXPECT_EQ(job_.message, "the disk is full");
   EXPECT_EQ(ending_.ended_at(), at(3));
+  EXPECT_EQ(ending_.ended_from(), JobState::kRunning);
   EXPECT_FALSE(ending_.was_stopped());
   const auto stops = only<SendStop>(actions_);
   ASSERT_THAT(stops, SizeIs(3)) << "not the lost one";
