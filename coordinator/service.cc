@@ -15,6 +15,7 @@
 #include "common/pages/metrics_server.h"
 #include "common/threads/mutex.h"
 #include "coordinator/members/admission.h"
+#include "coordinator/members/reach_addresses.h"
 #include "coordinator/trace_stream.h"
 #include "coordinator/watch/status_site.h"
 #include "grpcpp/grpcpp.h"
@@ -32,6 +33,8 @@ constexpr Milliseconds kTickInterval{50};
 /// How long a closing stream may take to send its last messages until it is cancelled.
 constexpr std::chrono::seconds kCloseTimeout{2};
 constexpr std::chrono::seconds kShutdownTimeout{1};
+/// How long an address that a node announces may take to answer.
+constexpr std::chrono::seconds kReachPatience{3};
 /// Nodes may ping a silent connection this often (the control client does: kAttachKeepalive).
 constexpr int kMinPingIntervalMs = 1000;
 
@@ -462,16 +465,25 @@ class GrpcService final : public v1::Coordinator::CallbackService {
   std::vector<std::weak_ptr<NodeStream>> streams_ ABSL_GUARDED_BY(mutex_);
 };
 
+AddressProbes::Seams probing(bool wanted) {
+  if (!wanted) return {};
+  return {.reach =
+              [](const std::vector<std::string>& addresses, const std::atomic<bool>& stop) {
+                return reach_addresses(addresses, kReachPatience, stop);
+              },
+          .background = std::make_unique<BackgroundThread>()};
+}
+
 class CoordinatorServer final : public CoordinatorService {
  public:
-  CoordinatorServer(ClusterOptions options, JobResolver resolver,
-                    std::unique_ptr<StateDirectory> state, const Clock* clock, LoopPulse* pulse,
-                    std::shared_ptr<Security> security)
-      : security_(std::move(security)),
-        cluster_(std::move(options), std::move(resolver), std::move(state), clock),
+  CoordinatorServer(const CoordinatorOptions& options, JobResolver resolver,
+                    std::unique_ptr<StateDirectory> state, const Clock* clock)
+      : security_(options.security),
+        cluster_(options.cluster, std::move(resolver), std::move(state), clock, {},
+                 probing(options.probes_addresses)),
         site_([this] { return cluster_.view(); }, clock),
         service_(&cluster_, security_.get()),
-        pulse_(pulse) {}
+        pulse_(options.pulse) {}
 
   ~CoordinatorServer() override { shutdown("the service is destroyed", std::nullopt); }
 
@@ -595,8 +607,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorService>> CoordinatorService::start(
   auto state = StateDirectory::open(options.state_dir);
   if (!state.ok()) return of_option("--state-dir", state.status());
   auto server =
-      std::make_unique<CoordinatorServer>(options.cluster, std::move(resolver), *std::move(state),
-                                          clock, options.pulse, options.security);
+      std::make_unique<CoordinatorServer>(options, std::move(resolver), *std::move(state), clock);
   POSEIDON_RETURN_IF_ERROR(server->serve_metrics(options.metrics_listen));
   POSEIDON_RETURN_IF_ERROR(server->serve_status(options.status_listen));
   POSEIDON_RETURN_IF_ERROR(server->listen(listen, options.on_listening));

@@ -20,7 +20,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/check.h"
 #include "common/files/safetensors.h"
@@ -76,7 +75,7 @@ inline std::string model_file(const std::string& tensor, std::int64_t elements) 
   const TensorView view{.name = tensor, .shape = {elements}, .values = values};
   const auto encoded = encode_safetensors(std::span(&view, 1));
   EXPECT_TRUE(encoded.ok()) << encoded.status();
-  return absl::StrCat(encoded->header, encoded->values.front());
+  return encoded->header + std::string(encoded->values.front());
 }
 
 /// A node played by a test: joins, records messages, and, on request, does a whole job.
@@ -358,6 +357,7 @@ class ServiceTest : public ::testing::Test {
     options.listen = "127.0.0.1:0";
     options.state_dir = folder_ / "state";
     options.cluster.run_root = folder_;
+    options.probes_addresses = false;  // nobody listens where these nodes say
     // These nodes save nothing, so a shutdown with a job waits only briefly for a checkpoint.
     options.cluster.shutdown_checkpoint_timeout = Milliseconds(200);
     return options;

@@ -22,7 +22,7 @@ std::string iteration_of(const v1::GetStatusResponse& status) {
 
 std::string details(const v1::GetStatusResponse& status, const char* separator) {
   std::string text = absl::StrCat("loss ", format_measure(status.loss()));
-  if (!has_ended(status)) absl::StrAppend(&text, separator, format_images_per_s(status));
+  if (!job_has_ended(status)) absl::StrAppend(&text, separator, format_images_per_s(status));
   if (const auto left = seconds_left(status)) {
     absl::StrAppend(&text, separator, format_duration(*left), " left");
   }
@@ -58,7 +58,7 @@ std::string format_count(std::int64_t count) {
   return digits;
 }
 
-bool has_ended(const v1::GetStatusResponse& status) {
+bool job_has_ended(const v1::GetStatusResponse& status) {
   return status.state() == "done" || status.state() == "stopped" || status.state() == "failed";
 }
 
@@ -138,7 +138,7 @@ std::string Progress::live_line(const v1::GetStatusResponse& status) const {
 
 std::string Progress::plain_lines(const v1::GetStatusResponse& status, Nanoseconds now) {
   std::string text;
-  const bool ended = has_ended(status);
+  const bool ended = job_has_ended(status);
   const bool due = !last_line_ || now - *last_line_ >= options_.plain_interval;
   if (status.iteration() > last_iteration_ && (due || ended)) {
     absl::StrAppend(&text, "iteration ", iteration_of(status), "  ", details(status, "  "), "\n");

@@ -25,7 +25,7 @@ std::string format_bytes_per_s(double bytes_per_s);
 std::string format_count(std::int64_t count);
 
 /// Its rates are over with it.
-bool has_ended(const v1::GetStatusResponse& status);
+bool job_has_ended(const v1::GetStatusResponse& status);
 
 /// "2000 images/s".
 std::string format_images_per_s(const v1::GetStatusResponse& status);

@@ -55,7 +55,8 @@ constexpr std::chrono::seconds kSettleTimeout{2};  ///< of manifests that are be
 }  // namespace
 
 Cluster::Cluster(ClusterOptions options, JobResolver resolver,
-                 std::unique_ptr<StateDirectory> state, const Clock* clock, ClusterDisk disk)
+                 std::unique_ptr<StateDirectory> state, const Clock* clock, ClusterDisk disk,
+                 AddressProbes::Seams probing)
     : context_{.options = std::move(options),
                .state = std::move(state),
                .clock = clock,
@@ -63,6 +64,10 @@ Cluster::Cluster(ClusterOptions options, JobResolver resolver,
                .mutex = {}},
       watch_(context_),
       membership_(context_.options.membership),
+      probes_(std::move(probing), context_.mutex,
+              [this](bool is_bad, const std::string& text) {
+                watch_.note(is_bad ? EventKind::kAlarm : EventKind::kJoin, text);
+              }),
       targets_(context_.state->path(), *clock, context_.mutex, *context_.disk.background),
       clients_(context_.options.last_words),
       traces_(context_, streams_),
@@ -75,7 +80,7 @@ Cluster::Cluster(ClusterOptions options, JobResolver resolver,
             host_.on_manifest_removed(manifest, status);
           }),
       host_(context_, surroundings()),
-      report_(context_, surroundings(), host_, uploads_),
+      report_(context_, surroundings(), host_, uploads_, probes_),
       submissions_(context_, std::move(resolver), surroundings(), host_, report_),
       checkpoint_calls_(context_, surroundings(), host_, submissions_),
       returns_(context_, surroundings(), host_, submissions_) {}
@@ -187,6 +192,7 @@ void Cluster::handle_join(NodeLink* link, const v1::Join& join) {
                    member->device.empty() ? "" : absl::StrCat("device ", member->device, ", "),
                    "version ",
                    member->software_version.empty() ? "unknown" : member->software_version, ")"));
+  probes_.on_join(*member);
   host_.members_changed();
 }
 
@@ -523,6 +529,7 @@ void Cluster::tick() {
   }
   checkpoints_.remove_due();
   if (targets_.wants_retry()) targets_.update(membership_.nodes());
+  probes_.tick(membership_.nodes(), now);
   traces_.tick(host_.job());
   const bool is_heard = host_.extend_deadlines(now);
   if (!is_heard || !host_.job() || host_.job()->ended()) return;

@@ -53,6 +53,7 @@
 #include "coordinator/members/node_streams.h"
 #include "coordinator/planning/job_resolver.h"
 #include "coordinator/records/durable_job.h"
+#include "coordinator/watch/address_probes.h"
 #include "coordinator/watch/scrape_targets.h"
 #include "coordinator/watch/status_clients.h"
 #include "coordinator/watch/status_site.h"
@@ -64,7 +65,7 @@ class Cluster {
  public:
   /// `clock` outlives it.
   Cluster(ClusterOptions options, JobResolver resolver, std::unique_ptr<StateDirectory> state,
-          const Clock* clock, ClusterDisk disk = {});
+          const Clock* clock, ClusterDisk disk = {}, AddressProbes::Seams probing = {});
   ~Cluster();
 
   /// Goes on with the job that an earlier coordinator had in this state directory. Before streams
@@ -156,6 +157,7 @@ class Cluster {
   Watch watch_;
   NodeStreams streams_;
   Membership membership_;
+  AddressProbes probes_;
   std::set<NodeId> vouched_for_;  ///< silent, but the job trains with them; as of the last tick
   ScrapeTargets targets_;
   StatusClients clients_;

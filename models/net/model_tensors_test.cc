@@ -14,7 +14,7 @@ NetSpec network() {
         {"name": "conv", "type": "convolution", "outputs": 2, "kernel": 3, "pad": 1},
         {"name": "norm", "type": "batch_norm"},
         {"name": "fc", "type": "fully_connected", "outputs": 3},
-        {"name": "loss", "type": "softmax_loss"}]})"));
+        {"name": "loss", "type": "softmax_cross_entropy"}]})"));
   EXPECT_TRUE(net.ok()) << net.status();
   return *net;
 }

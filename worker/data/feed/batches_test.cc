@@ -558,8 +558,8 @@ TEST(Batches, OpenTheRealDigits) {
   const absl::Status slip = check_enough_samples(data, 10, placement(1, 0, 100'000));
   EXPECT_THAT(
       std::string(slip.message()),
-      HasSubstr("has 1400 samples, but one iteration of 1 workers x batch_size 100000 takes "
-                "100000, each more than 16 times: choose a batch_size of at most 1400"));
+      HasSubstr("has 1437 samples, but one iteration of 1 workers x batch_size 100000 takes "
+                "100000, each more than 16 times: choose a batch_size of at most 1437"));
   EXPECT_EQ(TrainBatches::open(data, input, 10, placement(1, 0, 100'000)).status(), slip);
   EXPECT_TRUE(check_enough_samples(data, 10, placement(16, 0, 1400)).ok());
   auto train = TrainBatches::open(data, input, 10, placement(4, 1, 32));
