@@ -15,6 +15,7 @@
 #include "common/pages/metrics_server.h"
 #include "common/threads/mutex.h"
 #include "coordinator/members/admission.h"
+#include "coordinator/members/reach_addresses.h"
 #include "coordinator/trace_stream.h"
 #include "coordinator/watch/status_site.h"
 #include "grpcpp/grpcpp.h"
@@ -32,6 +33,8 @@ constexpr Milliseconds kTickInterval{50};
 /// How long a closing stream may take to send its last messages until it is cancelled.
 constexpr std::chrono::seconds kCloseTimeout{2};
 constexpr std::chrono::seconds kShutdownTimeout{1};
+/// How long an address that a node announces may take to answer.
+constexpr std::chrono::seconds kReachPatience{3};
 /// Nodes may ping a silent connection this often (the control client does: kAttachKeepalive).
 constexpr int kMinPingIntervalMs = 1000;
 
@@ -188,7 +191,8 @@ class NodeStream final : public NodeLink,
   std::shared_ptr<NodeStream> self_ ABSL_GUARDED_BY(mutex_);
 };
 
-/// One upload of the model; writes on gRPC's thread, holds no lock while it does.
+/// One upload of the model; writes, checks and commits on gRPC's thread, holds no lock while it
+/// does.
 class UploadReactor final : public grpc::ServerReadReactor<v1::ModelPart> {
  public:
   UploadReactor(Cluster* cluster, grpc::CallbackServerContext* context)
@@ -198,7 +202,8 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::ModelPart> {
 
   void OnReadDone(bool ok) override {
     if (!ok) {
-      finish(file_started_ ? commit() : absl::InvalidArgumentError("the model has no parts"));
+      finish(file_started_ ? cluster_->commit_upload(upload_)
+                           : absl::InvalidArgumentError("the model has no parts"));
       return;
     }
     const absl::Status status = take_part();
@@ -215,18 +220,14 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::ModelPart> {
     if (!file_started_) {
       epoch_ = part_.epoch();
       total_bytes_ = part_.total_bytes();
-      POSEIDON_ASSIGN_OR_RETURN(upload_, cluster_->begin_upload(epoch_, total_bytes_));
+      POSEIDON_ASSIGN_OR_RETURN(upload_,
+                                cluster_->begin_upload(epoch_, total_bytes_, part_.sha256()));
       file_started_ = true;
     }
     if (part_.epoch() != epoch_ || part_.total_bytes() != total_bytes_) {
       return absl::InvalidArgumentError("the parts of the model disagree on epoch or size");
     }
     return worth_another_try(upload_.file->append(part_.offset(), part_.data()));
-  }
-
-  absl::Status commit() {
-    POSEIDON_RETURN_IF_ERROR(cluster_->may_commit(epoch_));
-    return worth_another_try(upload_.file->commit());
   }
 
   void finish(const absl::Status& status) {
@@ -243,7 +244,8 @@ class UploadReactor final : public grpc::ServerReadReactor<v1::ModelPart> {
     const std::string text =
         absl::StrCat("UploadModel from ", context_->peer(), ": ", why.message());
     if (context_->IsCancelled() || absl::IsUnavailable(why)) {
-      spdlog::warn("{}", text);  // the stream broke, or it is for us to be put right
+      // The stream broke, or it is for us to be put right; or it comes too early, and again.
+      spdlog::log(file_started_ ? spdlog::level::warn : spdlog::level::debug, "{}", text);
     } else if (absl::IsInvalidArgument(why)) {
       cluster_->count_refusal(Refusal::kMalformed, text);
     } else {
@@ -463,17 +465,25 @@ class GrpcService final : public v1::Coordinator::CallbackService {
   std::vector<std::weak_ptr<NodeStream>> streams_ ABSL_GUARDED_BY(mutex_);
 };
 
+AddressProbes::Seams probing(bool wanted) {
+  if (!wanted) return {};
+  return {.reach =
+              [](const std::vector<std::string>& addresses, const std::atomic<bool>& stop) {
+                return reach_addresses(addresses, kReachPatience, stop);
+              },
+          .background = std::make_unique<BackgroundThread>()};
+}
+
 class CoordinatorServer final : public CoordinatorService {
  public:
-  CoordinatorServer(ClusterOptions options, JobResolver resolver,
-                    std::unique_ptr<StateDirectory> state, const Clock* clock, LoopPulse* pulse,
-                    std::shared_ptr<Security> security)
-      : security_(std::move(security)),
-        cluster_(std::move(options), std::move(resolver), std::move(state), clock,
-                 disk_with(security_)),
+  CoordinatorServer(const CoordinatorOptions& options, JobResolver resolver,
+                    std::unique_ptr<StateDirectory> state, const Clock* clock)
+      : security_(options.security),
+        cluster_(options.cluster, std::move(resolver), std::move(state), clock,
+                 disk_with(security_), probing(options.probes_addresses)),
         site_([this] { return cluster_.view(); }, clock),
         service_(&cluster_, security_.get()),
-        pulse_(pulse) {}
+        pulse_(options.pulse) {}
 
   ~CoordinatorServer() override { shutdown("the service is destroyed", std::nullopt); }
 
@@ -606,8 +616,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorService>> CoordinatorService::start(
   auto state = StateDirectory::open(options.state_dir);
   if (!state.ok()) return of_option("--state-dir", state.status());
   auto server =
-      std::make_unique<CoordinatorServer>(options.cluster, std::move(resolver), *std::move(state),
-                                          clock, options.pulse, options.security);
+      std::make_unique<CoordinatorServer>(options, std::move(resolver), *std::move(state), clock);
   POSEIDON_RETURN_IF_ERROR(server->serve_metrics(options.metrics_listen));
   POSEIDON_RETURN_IF_ERROR(server->serve_status(options.status_listen));
   POSEIDON_RETURN_IF_ERROR(server->listen(listen, options.on_listening));

@@ -26,6 +26,8 @@ struct CoordinatorOptions {
   std::string metrics_listen;  ///< "" : none
   std::string status_listen;   ///< of the status page, as parse_page_address takes it; "" : none
   ClusterOptions cluster;
+  /// Connects to what nodes announce, and tells of those that do not answer.
+  bool probes_addresses = true;
   std::shared_ptr<Security> security = Security::none();
   /// Called when its ports are open, before it serves any request, with the listening address. If
   /// it returns OK, a stored job resumes; otherwise start() returns its error. May be null.

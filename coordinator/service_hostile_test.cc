@@ -237,28 +237,86 @@ TEST_F(ServiceTest, RunDirectoriesStayBelowTheRunRoot) {
   EXPECT_EQ(submitted_.run_directory(), (runs / "inside").string());
 }
 
-TEST_F(ServiceTest, ModelsThatDoNotFitAreRefused) {
-  run_job();
-  ControlClient& client = nodes_[1]->client();
-  EXPECT_THAT(client.upload_model(99, "model").ToString(), HasSubstr("epoch 99"));
-  EXPECT_EQ(refused("stale_epoch"), 1u);
-  EXPECT_THAT(client.upload_model(1, std::string(80 << 20, 'x')).ToString(), HasSubstr("at most"));
+/// Says that worker 0 will send a model with this digest.
+v1::NodeMessage announcement(const std::string& digest) {
+  v1::NodeMessage message;
+  message.mutable_model()->set_epoch(1);
+  message.mutable_model()->set_sha256(digest);
+  return message;
+}
+
+/// Uploads in one part, and says how large the whole is and what its digest is.
+grpc::Status offer(v1::Coordinator::Stub& stub, const std::string& bytes, const std::string& digest,
+                   std::uint64_t total_bytes) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kPatience);
   v1::UploadModelResponse response;
-  const auto writer = stub_->UploadModel(&context, &response);
+  const auto writer = stub.UploadModel(&context, &response);
   v1::ModelPart part;
   part.set_epoch(1);
-  part.set_total_bytes(100);
-  part.set_data("short");
+  part.set_total_bytes(total_bytes);
+  part.set_data(bytes);
+  part.set_sha256(digest);
   writer->Write(part);
   writer->WritesDone();
-  EXPECT_THAT(writer->Finish().error_message(), HasSubstr("ended after 5 of 100 bytes"));
-  EXPECT_EQ(refused("malformed"), 2u);
+  return writer->Finish();
+}
+
+TEST_F(ServiceTest, ModelsThatDoNotFitAreRefused) {
+  run_job();
+  ControlClient& client = nodes_[1]->client();
+  const std::string model = nodes_[1]->model();
+  EXPECT_THAT(client.upload_model(99, model).ToString(), HasSubstr("epoch 99"));
+  await([&](const auto&) { return refused("stale_epoch") == 2; });  // and its announcement
+  nodes_[1]->report_iterations(1, 0);
+  EXPECT_THAT(client.upload_model(1, std::string(80 << 20, 'x')).ToString(), HasSubstr("at most"));
+  EXPECT_TRUE(absl::IsInvalidArgument(client.upload_model(1, "ten bytes.")));
+  EXPECT_THAT(client.upload_model(1, model_file("other", 3)).ToString(),
+              HasSubstr("the model lacks tensor m"));
+  const std::string digest(sha256(model_file("other", 3)));
+  EXPECT_THAT(offer(*stub_, "short", digest, 100).error_message(),
+              HasSubstr("ended after 5 of 100 bytes"));
+  EXPECT_THAT(offer(*stub_, "short", digest, 5).error_message(),
+              HasSubstr("do not have the SHA-256 that worker 0 announced"));
+  EXPECT_EQ(refused("malformed"), 5u);
   EXPECT_FALSE(fs::exists(folder_ / "run" / "model.safetensors"));
   EXPECT_EQ(status().state(), "running");
-  EXPECT_TRUE(client.upload_model(1, "model").ok()) << "a refused one blocks no other";
-  EXPECT_EQ(read_file(folder_ / "run" / "model.safetensors"), "model");
+  EXPECT_TRUE(client.upload_model(1, model).ok()) << "a refused one blocks no other";
+  EXPECT_EQ(read_file(folder_ / "run" / "model.safetensors"), model);
+}
+
+TEST_F(ServiceTest, TenBytesOfAStrangerBecomeNothing) {
+  const std::string bytes = "ten bytes.";
+  const auto code = [&] { return offer(*stub_, bytes, sha256(bytes), 10).error_code(); };
+  EXPECT_EQ(code(), grpc::StatusCode::FAILED_PRECONDITION) << "there is no job";
+  ASSERT_TRUE(submit(1, 1).ok());
+  EXPECT_EQ(code(), grpc::StatusCode::ABORTED) << "it waits for its nodes";
+  add_server(FakeNode::Plays::kReady);
+  add_worker(FakeNode::Plays::kReady);
+  await_state("running");
+  EXPECT_EQ(offer(*stub_, bytes, "", 10).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code(), grpc::StatusCode::UNAVAILABLE) << "no model is announced";
+
+  RawNode stranger(address_);
+  stranger.join(join_as(v1::NODE_ROLE_WORKER, ""));
+  ASSERT_TRUE(stranger.receive()->has_joined());
+  stranger.send(announcement(sha256(bytes)));
+  await([&](const auto&) { return refused("not_in_job") == 1; });
+  std::uint64_t in_wrong_state = refused("wrong_state");
+  for (const auto& node : nodes_) node->client().send(announcement(sha256(bytes)));
+  await([&](const auto&) { return refused("wrong_state") == in_wrong_state + 2; });
+  EXPECT_EQ(code(), grpc::StatusCode::UNAVAILABLE) << "worker 0 itself has not trained yet";
+
+  const std::string model = nodes_[1]->model();
+  nodes_[1]->report_iterations(1, 0);
+  EXPECT_TRUE(nodes_[1]->client().send(announcement(sha256(model))));
+  await([&](const auto&) { return code() == grpc::StatusCode::FAILED_PRECONDITION; });
+  EXPECT_EQ(refused("wrong_state"), in_wrong_state + 3);
+  EXPECT_FALSE(fs::exists(folder_ / "run" / "model.safetensors"));
+  EXPECT_TRUE(nodes_[1]->client().upload_model(1, model).ok());
+  EXPECT_EQ(code(), grpc::StatusCode::FAILED_PRECONDITION) << "a better one is there";
+  EXPECT_EQ(read_file(folder_ / "run" / "model.safetensors"), model);
+  EXPECT_EQ(status().state(), "running");
 }
 
 TEST_F(ServiceTest, APortInUseIsNamed) {

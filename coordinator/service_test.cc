@@ -49,6 +49,10 @@ TEST_F(ServiceTest, AWholeJobFromSubmitToItsFiles) {
   EXPECT_EQ(done.layers_size(), 2);
   EXPECT_EQ(done.layers(1).name(), "fc");
   EXPECT_EQ(done.layers(1).scheme(), "ps");
+  EXPECT_EQ(done.images_per_s(), 0.0) << "rates end with the job";
+  EXPECT_GT(done.training_seconds(), 0.0);
+  for (const auto& layer : done.layers()) EXPECT_EQ(layer.sent_bytes_per_s(), 0.0);
+  for (const auto& worker : done.workers()) EXPECT_TRUE(std::isnan(worker.images_per_s()));
 
   const fs::path run = folder_ / "run";
   std::istringstream metrics(read_file(run / "metrics.jsonl"));
@@ -92,6 +96,18 @@ TEST_F(ServiceTest, TheNextJobRunsOnTheSameNodesInANewEpoch) {
       await_state("failed");
     }
   }
+}
+
+TEST_F(ServiceTest, AnAddressThatDoesNotAnswerIsInTheStatus) {
+  CoordinatorOptions probing = options();
+  probing.probes_addresses = true;
+  start(probing);
+  FakeNode node(address_, join_as(v1::NODE_ROLE_SERVER, "127.0.0.1:1"), FakeNode::Plays::kReady);
+  const auto answer = await([](const v1::GetStatusResponse& r) {
+    return r.servers_size() == 1 && !r.servers(0).note().empty();
+  });
+  EXPECT_THAT(answer.servers(0).note(),
+              HasSubstr("cannot connect to 127.0.0.1:1 (Connection refused)"));
 }
 
 TEST_F(ServiceTest, StatusShowsNodesAndTheirTraffic) {

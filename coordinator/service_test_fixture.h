@@ -22,6 +22,8 @@
 
 #include "absl/strings/strip.h"
 #include "common/base/check.h"
+#include "common/files/safetensors.h"
+#include "common/files/sha256.h"
 #include "common/grpc/grpc_transport.h"
 #include "common/node/control_client.h"
 #include "common/plan/plan_proto.h"
@@ -65,6 +67,15 @@ inline v1::Join join_as(v1::NodeRole role, const std::string& address) {
   join.set_address(address);
   join.set_device("cpu");
   return join;
+}
+
+/// A safetensors file with one tensor of that many elements.
+inline std::string model_file(const std::string& tensor, std::int64_t elements) {
+  const std::vector<float> values(static_cast<std::size_t>(elements), 1.0f);
+  const TensorView view{.name = tensor, .shape = {elements}, .values = values};
+  const auto encoded = encode_safetensors(std::span(&view, 1));
+  EXPECT_TRUE(encoded.ok()) << encoded.status();
+  return encoded->header + std::string(encoded->values.front());
 }
 
 /// A node played by a test: joins, records messages, and, on request, does a whole job.
@@ -131,13 +142,7 @@ class FakeNode final : public ControlEvents {
       rank = assigned_.back().index();
     });
     if (plays_ != Plays::kWholeJob) return;
-    for (int i = 0; i < kIterations; ++i) {
-      v1::NodeMessage report;
-      report.mutable_iteration()->set_epoch(start.epoch());
-      report.mutable_iteration()->set_iteration(static_cast<std::uint64_t>(i));
-      report.mutable_iteration()->set_loss(1.0 + rank);
-      EXPECT_TRUE(client_.send(report));
-    }
+    report_iterations(start.epoch(), rank);
     v1::NodeMessage test;
     test.mutable_test()->set_epoch(start.epoch());
     test.mutable_test()->set_iteration(kIterations);
@@ -191,6 +196,15 @@ class FakeNode final : public ControlEvents {
     const MutexLock lock(mutex_);
     return result_.value_or(absl::UnknownError("run() did not return"));
   }
+  void report_iterations(std::uint64_t epoch, std::uint32_t rank) {
+    for (int i = 0; i < kIterations; ++i) {
+      v1::NodeMessage report;
+      report.mutable_iteration()->set_epoch(epoch);
+      report.mutable_iteration()->set_iteration(static_cast<std::uint64_t>(i));
+      report.mutable_iteration()->set_loss(1.0 + rank);
+      EXPECT_TRUE(client_.send(report));
+    }
+  }
   ControlClient& client() { return client_; }
   std::string model() const { return model_; }
 
@@ -230,7 +244,7 @@ class FakeNode final : public ControlEvents {
 
   const Plays plays_;
   const bool is_worker_;
-  const std::string model_ = std::string(1 << 20, 'm') + "end";  // more than one part
+  const std::string model_ = model_file("m", (1 << 18) + 3);  // more than one part
   GrpcTransport transport_;
   ControlClient client_;
   std::thread uploader_;
@@ -312,6 +326,10 @@ inline absl::StatusOr<ResolvedJob> resolver(const std::string& job_json) {
   // Only tests of measurements let the coordinator request them.
   job.sync.cost = job_json.find("calibrate") == std::string::npos ? "bytes" : "time";
   job.learning_rate = [](Iteration) { return 0.05; };
+  job.check_model = [](const SafetensorsHeader& file) {
+    return file.find("m") != nullptr ? absl::OkStatus()
+                                     : absl::InvalidArgumentError("the model lacks tensor m");
+  };
   if (absl::string_view weights = job_json; absl::ConsumePrefix(&weights, "weights ")) {
     job.weights = std::string(weights);
   }
@@ -339,6 +357,7 @@ class ServiceTest : public ::testing::Test {
     options.listen = "127.0.0.1:0";
     options.state_dir = folder_ / "state";
     options.cluster.run_root = folder_;
+    options.probes_addresses = false;  // nobody listens where these nodes say
     // These nodes save nothing, so a shutdown with a job waits only briefly for a checkpoint.
     options.cluster.shutdown_checkpoint_timeout = Milliseconds(200);
     return options;

@@ -178,8 +178,9 @@ absl::Status WorkerJob::prepare_and_train() {
     POSEIDON_ASSIGN_OR_RETURN(restore_, restore_from_message(assignment_.restore()));
     first_iteration_ = restore_->iteration();
   }
-  POSEIDON_RETURN_IF_ERROR(prepare_engine(net));
+  // The data first: too few samples are found at once, memory for a batch takes its time.
   POSEIDON_RETURN_IF_ERROR(prepare_data(net, plan.workers()));
+  POSEIDON_RETURN_IF_ERROR(prepare_engine(net));
   POSEIDON_ASSIGN_OR_RETURN(
       factors_, ExecutorFactors::create(executor_, plan, job_.optimizer, job_.micro_batches));
   if (restore_) {
@@ -199,6 +200,7 @@ absl::Status WorkerJob::prepare_and_train() {
                                   .traffic = traffic().get(),
                                   .cancelled = &cancelled_,
                                   .events = this}));
+  *trained_ = true;
   if (rank_ != WorkerRank(0)) return absl::OkStatus();
   POSEIDON_ASSIGN_OR_RETURN(const EncodedModel model, encode_model(*executor_));
   return services_.client->upload_model(epoch_.value(), model.pieces());
@@ -351,6 +353,17 @@ SyncClientOptions WorkerJob::sync_options(const Plan& plan) {
   options.syncer.sfb.iterations = job_.iterations;
   options.syncer.sfb.save_every = job_.checkpoint.every_iterations;
   options.syncer.first_iteration = first_iteration_;
+  // Who is done ends its streams, in any order: only while this worker trains is that an outage.
+  if (options.syncer.log) {
+    options.syncer.log = [trained = trained_,
+                          log = std::move(options.syncer.log)](const std::string& text) {
+      if (*trained) {
+        spdlog::debug("{}", text);
+      } else {
+        log(text);
+      }
+    };
+  }
   options.stepping = [this](LayerIndex layer, Iteration version) {
     return giver_->keep(layer, version);
   };

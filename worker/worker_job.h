@@ -147,6 +147,8 @@ class WorkerJob final : public TrainerEvents {
   std::unique_ptr<TestBatches> test_ ABSL_GUARDED_BY(job_thread_);
 
   std::atomic<bool> cancelled_{false};
+  /// No iteration is to come.
+  const std::shared_ptr<std::atomic<bool>> trained_ = std::make_shared<std::atomic<bool>>(false);
   Mutex mutex_;
   CondVar changed_;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;

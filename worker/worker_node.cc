@@ -9,9 +9,16 @@
 #include "common/memory/tensor_memory.h"
 #include "common/node/node_report.h"
 #include "spdlog/spdlog.h"
+#include "worker/data/feed/batches.h"
 #include "worker/measure_compute.h"
 
 namespace poseidon {
+namespace {
+
+/// To compute a larger batch takes longer than to find out how many samples there are.
+constexpr std::int64_t kLargeBatch = 4096;
+
+}  // namespace
 
 WorkerNode::WorkerNode(Transport* transport, RefusalCounts* refusals, NodeMetrics* metrics,
                        LinkProbe* probe, WorkerNodeOptions options)
@@ -38,6 +45,11 @@ absl::Status WorkerNode::measure(const v1::Calibrate& task, const std::atomic<bo
   if (compute.workers() == 0) return absl::InvalidArgumentError("a job of no worker");
   POSEIDON_ASSIGN_OR_RETURN(const JobSpec job, parse_job(compute.job_json()));
   POSEIDON_ASSIGN_OR_RETURN(const NetSpec net, resolve_network(job.model, "."));
+  if (job.batch_size > kLargeBatch) {
+    POSEIDON_RETURN_IF_ERROR(check_enough_samples(
+        job.data, net.classes,
+        {.workers = compute.workers(), .rank = 0, .batch_size = job.batch_size}));
+  }
   POSEIDON_ASSIGN_OR_RETURN(
       std::shared_ptr<Executor> executor,
       options_.engine.make_executor(net, {.batch_size = job.batch_size / job.micro_batches,

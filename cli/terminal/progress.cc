@@ -21,8 +21,8 @@ std::string iteration_of(const v1::GetStatusResponse& status) {
 }
 
 std::string details(const v1::GetStatusResponse& status, const char* separator) {
-  std::string text = absl::StrCat("loss ", format_measure(status.loss()), separator,
-                                  format_count(std::llround(status.images_per_s())), " images/s");
+  std::string text = absl::StrCat("loss ", format_measure(status.loss()));
+  if (!has_ended(status)) absl::StrAppend(&text, separator, format_images_per_s(status));
   if (const auto left = seconds_left(status)) {
     absl::StrAppend(&text, separator, format_duration(*left), " left");
   }
@@ -56,6 +56,10 @@ std::string format_count(std::int64_t count) {
     digits.insert(at, 1, ',');
   }
   return digits;
+}
+
+std::string format_images_per_s(const v1::GetStatusResponse& status) {
+  return absl::StrCat(format_count(std::llround(status.images_per_s())), " images/s");
 }
 
 std::string format_measure(double value) {

@@ -18,7 +18,7 @@ namespace poseidon {
 /// "0:07", "12:03", "2:05:09". Negative and non-finite values give "?".
 std::string format_duration(double seconds);
 
-/// The job is done, stopped or failed.
+/// The job is done, stopped or failed, and its rates are over with it.
 bool has_ended(const v1::GetStatusResponse& status);
 
 /// "0 B/s", "12.3 kB/s", "117 MB/s": powers of 1000, three significant digits.
@@ -26,6 +26,9 @@ std::string format_bytes_per_s(double bytes_per_s);
 
 /// "1234" up to four digits, then with thousands: "431,080".
 std::string format_count(std::int64_t count);
+
+/// "2000 images/s".
+std::string format_images_per_s(const v1::GetStatusResponse& status);
 
 /// "0.1234"; "-" for NaN (not measured yet).
 std::string format_measure(double value);

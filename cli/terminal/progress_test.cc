@@ -143,7 +143,8 @@ TEST(ProgressTest, PlainLinesTellTheEndAfterTheLastIteration) {
   status.set_test_loss(0.07);
   status.set_tested_iteration(500);
   const std::string text = progress.update(status, seconds(2));
-  EXPECT_THAT(text, StartsWith("iteration 500/500"));
+  EXPECT_THAT(text, StartsWith("iteration 500/500  loss 0.2500  0:00 left"));
+  EXPECT_THAT(text, Not(HasSubstr("images/s"))) << "rates end with the job";
   EXPECT_THAT(text, HasSubstr("test after 500 iterations  loss 0.0700  accuracy 0.9800\n"));
   EXPECT_THAT(text, EndsWith("digits done\n"));
 }

@@ -32,6 +32,18 @@ void append_nodes(Table& table, const char* role, const Nodes& nodes) {
   }
 }
 
+/// A line for each node that there is something to say of.
+template <typename Nodes>
+std::string notes_to_text(const char* role, const Nodes& nodes) {
+  std::string text;
+  for (const v1::NodeStatus& node : nodes) {
+    if (node.note().empty()) continue;
+    absl::StrAppend(&text, role, " ", node.rank() < 0 ? "-" : absl::StrCat(node.rank()), " (",
+                    or_dash(node.address()), "): ", node.note(), "\n");
+  }
+  return text;
+}
+
 std::string job_to_text(const v1::GetStatusResponse& status) {
   std::string text;
   if (status.job().empty()) {
@@ -41,8 +53,8 @@ std::string job_to_text(const v1::GetStatusResponse& status) {
     if (!status.message().empty()) absl::StrAppend(&text, ": ", status.message());
     absl::StrAppend(&text, "\niteration ", status.iteration(), "/", status.iterations(), "  loss ",
                     format_measure(status.loss()), "  ",
-                    format_count(std::llround(status.images_per_s())), " images/s  training ",
-                    format_duration(status.training_seconds()));
+                    has_ended(status) ? "" : absl::StrCat(format_images_per_s(status), "  "),
+                    "training ", format_duration(status.training_seconds()));
     if (const auto left = seconds_left(status); left && status.state() == "running") {
       absl::StrAppend(&text, "  ", format_duration(*left), " left");
     }
@@ -93,7 +105,8 @@ std::string status_to_text(const v1::GetStatusResponse& status) {
                     "DATA STALL", "CORRUPT"}};
     append_nodes(nodes, "worker", status.workers());
     append_nodes(nodes, "server", status.servers());
-    absl::StrAppend(&text, "\n", format_table(nodes));
+    absl::StrAppend(&text, "\n", format_table(nodes), notes_to_text("worker", status.workers()),
+                    notes_to_text("server", status.servers()));
   }
   if (!status.layers().empty()) {
     Table layers = {{"LAYER", "SCHEME", "PARAMETERS", "SENT", "RECEIVED", "STALL"}};

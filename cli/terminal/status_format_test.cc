@@ -118,6 +118,18 @@ TEST(StatusJsonTest, AnEmptyClusterHasEmptyLists) {
   EXPECT_TRUE(json["layers"].is_array());
 }
 
+TEST(StatusTextTest, TellsWhatThereIsToSayOfNodes) {
+  v1::GetStatusResponse status = example();
+  EXPECT_EQ(status_to_json(status)["workers"][0]["note"], "");
+  status.mutable_workers(0)->set_note("the coordinator cannot connect to it");
+  status.mutable_servers(0)->set_note("waits for worker 1");
+  EXPECT_EQ(status_to_json(status)["workers"][0]["note"], "the coordinator cannot connect to it");
+  const std::string text = status_to_text(status);
+  EXPECT_THAT(text,
+              HasSubstr("\nworker 0 (127.0.0.1:4000): the coordinator cannot connect to it\n"));
+  EXPECT_THAT(text, HasSubstr("): waits for worker 1\n"));
+}
+
 TEST(StatusTextTest, TellsJobNodesLayersAndRefusals) {
   const std::string text = status_to_text(example());
   EXPECT_THAT(text, HasSubstr("job digits (digits-1): running\n"));

@@ -18,6 +18,7 @@ namespace {
 
 constexpr std::size_t kBarWidth = 10;
 constexpr std::size_t kMinNameWidth = 16;  ///< of a layer; more on a wider screen
+constexpr std::size_t kMostNotes = 3;      ///< of nodes
 
 using Table = std::vector<std::vector<std::string>>;
 
@@ -61,10 +62,10 @@ std::vector<std::string> head(const v1::GetStatusResponse& status, std::size_t c
                                   static_cast<double>(status.iterations()),
                               std::min(2 * kBarWidth, columns - first.size() - kFrame)));
   }
-  std::string second =
-      absl::StrCat("loss ", format_measure(status.loss()), "  ",
-                   format_count(std::llround(status.images_per_s())), " images/s  training ",
-                   format_duration(status.training_seconds()), "  epoch ", status.epoch());
+  std::string second = absl::StrCat(
+      "loss ", format_measure(status.loss()), "  ",
+      has_ended(status) ? "" : absl::StrCat(format_images_per_s(status), "  "), "training ",
+      format_duration(status.training_seconds()), "  epoch ", status.epoch());
   if (!std::isnan(status.test_accuracy())) {
     absl::StrAppend(&second, "  accuracy ", format_measure(status.test_accuracy()), " after ",
                     status.tested_iteration());
@@ -173,6 +174,21 @@ std::string server_line(const v1::GetStatusResponse& status) {
   return absl::StrCat(well, " of ", status.servers().size(), " servers here", not_well);
 }
 
+/// What there is to say of nodes, a few of them.
+std::vector<std::string> note_lines(const v1::GetStatusResponse& status) {
+  std::vector<std::string> lines;
+  const auto append = [&lines](const char* role, const auto& nodes) {
+    for (const v1::NodeStatus& node : nodes) {
+      if (node.note().empty() || lines.size() == kMostNotes) continue;
+      lines.push_back(absl::StrCat(role, " ", node.rank() < 0 ? "-" : absl::StrCat(node.rank()),
+                                   ": ", node.note()));
+    }
+  };
+  append("server", status.servers());
+  append("worker", status.workers());
+  return lines;
+}
+
 }  // namespace
 
 std::string share_bar(double share, std::size_t width) {
@@ -186,11 +202,12 @@ std::string share_bar(double share, std::size_t width) {
 std::vector<std::string> top_lines(const v1::GetStatusResponse& status, const TopSize& size) {
   std::vector<std::string> lines = head(status, size.columns);
   lines.push_back(server_line(status));
-  lines.emplace_back();
   const auto append = [&lines](std::vector<std::string> more) {
     lines.insert(lines.end(), std::make_move_iterator(more.begin()),
                  std::make_move_iterator(more.end()));
   };
+  append(note_lines(status));
+  lines.emplace_back();
   const std::size_t left = size.rows > lines.size() ? size.rows - lines.size() : 0;
   // Layers get what workers leave, and at least half.
   const auto layers = static_cast<std::size_t>(status.layers().size()) + 2;  // a blank, a heading

@@ -86,6 +86,16 @@ TEST(TopFormat, OfALargeOneTheInterestingPartFitsTheScreen) {
   EXPECT_NE(begins("... and 5"), lines.end()) << "workers that did not fit";
 }
 
+TEST(TopFormat, TellsWhatThereIsToSayOfAFewNodes) {
+  v1::GetStatusResponse status = cluster(64, 10);
+  status.mutable_servers(0)->set_note("the coordinator cannot connect to it");
+  for (int i = 0; i < 10; ++i) status.mutable_workers(i)->set_note("waits for worker 9");
+  const std::string text = absl::StrJoin(top_lines(status, {.columns = 80, .rows = 24}), "\n");
+  EXPECT_THAT(text, HasSubstr("\nserver 0: the coordinator cannot connect to it\nworker 0: waits"));
+  EXPECT_THAT(text, HasSubstr("worker 1: waits"));
+  EXPECT_THAT(text, Not(HasSubstr("worker 2: waits"))) << "the rest is in the status";
+}
+
 TEST(TopFormat, WhoIsNotWellComesFirst) {
   v1::GetStatusResponse status = cluster(64, 10);
   status.mutable_workers(40)->set_state("lost");

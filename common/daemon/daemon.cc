@@ -163,8 +163,35 @@ bool is_wildcard_host(std::string_view host) {
 
 bool is_loopback_host(std::string_view host) {
   const bool is_ipv4 = host.find_first_not_of("0123456789.") == std::string_view::npos;
-  return host == "localhost" || host == "::1" || (is_ipv4 && host.starts_with("127."));
+  return host == "localhost" || host == "::1" || host.starts_with("::ffff:127.") ||
+         (is_ipv4 && host.starts_with("127."));
 }
+
+namespace {
+
+std::string numeric_host(const sockaddr* address, socklen_t size) {
+  std::array<char, NI_MAXHOST> host{};
+  const bool is_known =
+      ::getnameinfo(address, size, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) == 0;
+  return is_known ? host.data() : "";
+}
+
+/// What a name stands for on this machine, where that is nothing but loopback addresses: the first
+/// of them. Otherwise "".
+std::string loopback_of(const HostPort& address) {
+  if (is_wildcard_host(address.host)) return "";
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(address.host.c_str(), nullptr, &hints, &found) != 0) return "";
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    if (!is_loopback_host(numeric_host(each->ai_addr, each->ai_addrlen))) return "";
+  }
+  return numeric_host(found->ai_addr, found->ai_addrlen);
+}
+
+}  // namespace
 
 absl::StatusOr<HostPort> parse_page_address(const std::string& text) {
   const std::size_t colon = text.rfind(':');
@@ -273,9 +300,16 @@ absl::Status start_daemon(std::string_view name, const DaemonOptions& options) {
 }
 
 void warn_if_open(const std::string& listen, const Security& security) {
-  if (security.has_tls() || security.has_token()) return;
   const auto address = parse_host_port(listen, PortZero::kAllowed);
   if (!address.ok() || is_loopback_host(address->host)) return;
+  if (const std::string loopback = loopback_of(*address); !loopback.empty()) {
+    spdlog::warn(
+        "only this machine reaches {}: here {} is {} (see /etc/hosts); for others give --listen an "
+        "IP address of this machine, or 0.0.0.0:{}",
+        listen, address->host, loopback, address->port);
+    return;
+  }
+  if (security.has_tls() || security.has_token()) return;
   spdlog::warn(
       "ANYBODY WHO REACHES {} MAY COMMAND THIS PROCESS: it listens beyond this machine with "
       "neither "

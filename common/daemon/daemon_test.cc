@@ -10,13 +10,16 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "common/security/security.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/log_capture.h"
 
 namespace poseidon::daemon_test {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(HostPort, ParsesNamesAndBothKindsOfAddresses) {
   EXPECT_EQ(*parse_host_port("node-7.lan:4711", PortZero::kRefused),
@@ -197,6 +200,21 @@ TEST(PageAddress, LoopbackIsTold) {
   for (const char* host : {"0.0.0.0", "10.0.0.1", "::", "127.example.org", "::ffff:10.0.0.1"}) {
     EXPECT_FALSE(is_loopback_host(host)) << host;
   }
+}
+
+TEST(WarnIfOpen, AHostThatIsThisMachineAloneIsSaidToBe) {
+  const auto said = [](const std::string& listen) {
+    testing_support::LogCapture log;
+    warn_if_open(listen, *Security::none());
+    return log.end();
+  };
+  // A spelling of 127.0.1.1 that is not seen from the text, as a name in /etc/hosts is not.
+  EXPECT_THAT(said("0x7f000101:4700"),
+              HasSubstr("only this machine reaches 0x7f000101:4700: here 0x7f000101 is 127.0.1.1"));
+  EXPECT_THAT(said("0x7f000101:4700"), Not(HasSubstr("ANYBODY")));
+  EXPECT_THAT(said("0.0.0.0:4700"), HasSubstr("ANYBODY WHO REACHES 0.0.0.0:4700"));
+  EXPECT_EQ(said("localhost:4700"), "");
+  EXPECT_EQ(said("127.0.0.2:4700"), "");
 }
 
 }  // namespace

@@ -25,6 +25,7 @@
 #include "common/base/ids.h"
 #include "common/base/text.h"
 #include "common/daemon/daemon.h"
+#include "common/files/sha256.h"
 #include "common/grpc/grpc_status.h"
 #include "common/node/control_stream.h"
 #include "common/probes/trace_report.h"
@@ -174,7 +175,7 @@ class ControlClient::Impl {
   void take_up_part(const v1::Joined& joined);
 
   absl::Status try_upload(std::uint64_t epoch, std::span<const std::string_view> pieces,
-                          std::uint64_t total_bytes);
+                          std::uint64_t total_bytes, const std::string& digest);
 
   ControlClientOptions options_;
   ControlEvents* const events_;
@@ -471,10 +472,15 @@ absl::Status ControlClient::Impl::upload_model(std::uint64_t epoch,
   std::uint64_t total_bytes = 0;
   for (const std::string_view piece : pieces) total_bytes += piece.size();
   if (total_bytes == 0) return absl::InvalidArgumentError("an empty model is not uploaded");
+  const std::string digest = sha256(pieces);
   const TimePoint give_up = now() + options_.away_timeout;
   Milliseconds backoff = kFirstBackoff;
   while (true) {
-    absl::Status status = try_upload(epoch, pieces, total_bytes);
+    v1::NodeMessage announcement;
+    announcement.mutable_model()->set_epoch(epoch);
+    announcement.mutable_model()->set_sha256(digest);
+    send(std::move(announcement));
+    absl::Status status = try_upload(epoch, pieces, total_bytes, digest);
     const auto pointless = [&] { return stopping_ || part() != Epoch(epoch) || now() >= give_up; };
     if (!may_be_away(status) || pointless()) return status;
     MutexLock lock(mutex_);
@@ -485,7 +491,7 @@ absl::Status ControlClient::Impl::upload_model(std::uint64_t epoch,
 
 absl::Status ControlClient::Impl::try_upload(std::uint64_t epoch,
                                              std::span<const std::string_view> pieces,
-                                             std::uint64_t total_bytes) {
+                                             std::uint64_t total_bytes, const std::string& digest) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kUploadBaseTimeout +
                        std::chrono::seconds(total_bytes / kUploadMinBytesPerS));
@@ -517,6 +523,7 @@ absl::Status ControlClient::Impl::try_upload(std::uint64_t epoch,
       part.set_epoch(epoch);
       part.set_total_bytes(total_bytes);
       part.set_offset(offset);
+      if (offset == 0) part.set_sha256(digest);
       part.set_data(data.data(), data.size());
       if (!writer->Write(part)) return finish();
       offset += data.size();

@@ -101,7 +101,8 @@ class ControlClient final : public ReportSink {
   bool send(v1::NodeMessage message) override;
 
   /// Any thread. Uploads a file's bytes, the pieces one after the other, as the job's model
-  /// (Coordinator.UploadModel). While the coordinator is away and this node has its part in the
+  /// (Coordinator.UploadModel), announced on the control stream by their SHA-256, without which the
+  /// coordinator takes nothing. While the coordinator is away and this node has its part in the
   /// job, tries again.
   absl::Status upload_model(std::uint64_t epoch, std::span<const std::string_view> pieces);
   absl::Status upload_model(std::uint64_t epoch, std::string_view bytes);

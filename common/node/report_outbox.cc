@@ -24,6 +24,8 @@ std::optional<std::uint64_t> epoch_of(const v1::NodeMessage& message) {
       return message.halted().epoch();
     case v1::NodeMessage::kCheckpoint:
       return message.checkpoint().epoch();
+    case v1::NodeMessage::kModel:
+      return message.model().epoch();
     default:
       return std::nullopt;
   }
@@ -60,8 +62,15 @@ bool ReportOutbox::add(const v1::NodeMessage& message, Nanoseconds now) {
     return true;
   }
   if (message.has_checkpoint() && !message.checkpoint().stored()) {
-    withdraw_checkpoint(message.checkpoint().iteration());
+    // A part that is gone must not be told of to another coordinator: it would count for a
+    // checkpoint.
+    withdraw([&](const v1::NodeMessage& earlier) {
+      return earlier.has_checkpoint() &&
+             earlier.checkpoint().iteration() == message.checkpoint().iteration();
+    });
   }
+  // Repeated before each attempt of an upload, and one is enough.
+  if (message.has_model()) withdraw([](const v1::NodeMessage& m) { return m.has_model(); });
   events_.push_back({.after = end_iteration(), .message = message});
   if (events_.size() > kKeptEvents) {
     events_.pop_front();
@@ -70,11 +79,9 @@ bool ReportOutbox::add(const v1::NodeMessage& message, Nanoseconds now) {
   return true;
 }
 
-/// A part that is gone must not be told of to another coordinator: it would count for a checkpoint.
-void ReportOutbox::withdraw_checkpoint(std::uint64_t iteration) {
+void ReportOutbox::withdraw(const std::function<bool(const v1::NodeMessage&)>& is_it) {
   for (std::size_t i = events_.size(); i-- > 0;) {
-    const v1::NodeMessage& message = events_[i].message;
-    if (!message.has_checkpoint() || message.checkpoint().iteration() != iteration) continue;
+    if (!is_it(events_[i].message)) continue;
     events_.erase(events_.begin() + static_cast<std::ptrdiff_t>(i));
     if (i < events_sent_) --events_sent_;
   }

@@ -9,13 +9,15 @@
 // Invariants
 //  1. Messages are drawn in the order of add(), each once per rewind().
 //  2. Only messages of the epoch of begin() are kept; begin() and end() forget all others.
-//  3. A report that a checkpoint failed or is gone replaces earlier reports about it.
+//  3. A report that a checkpoint failed or is gone replaces earlier reports about it. An announced
+//     model replaces the one announced before.
 //  4. Memory is bounded: the last kKeptIterations iterations and the last kKeptEvents others.
 //  5. A drawn iteration report states how long it has waited here, so that the coordinator knows
 //     the speed even when it gets many at once.
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 
 #include "common/base/clock.h"
@@ -31,7 +33,8 @@ class ReportOutbox {
   /// continues without them. It accepts twice as many from one worker before the first report of
   /// another.
   static constexpr std::size_t kKeptIterations = 131072;
-  /// Tests, checkpoints, Ready, Halted, Finished or Failed; beyond it the oldest are dropped.
+  /// Tests, checkpoints, Ready, Halted, ModelReady, Finished or Failed; beyond it the oldest are
+  /// dropped.
   static constexpr std::size_t kKeptEvents = 16384;
 
   /// A new assignment; `first` is the first iteration that it will report.
@@ -63,7 +66,7 @@ class ReportOutbox {
     Iteration after = 0;  ///< sent after all iterations before this one
     v1::NodeMessage message;
   };
-  void withdraw_checkpoint(std::uint64_t iteration);
+  void withdraw(const std::function<bool(const v1::NodeMessage&)>& is_it);
   Iteration end_iteration() const { return oldest_ + static_cast<Iteration>(iterations_.size()); }
 
   std::optional<Epoch> epoch_;

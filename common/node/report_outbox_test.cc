@@ -39,18 +39,25 @@ v1::NodeMessage ready() {
   message.mutable_ready()->set_epoch(7);
   return message;
 }
+v1::NodeMessage model(const std::string& sha256) {
+  v1::NodeMessage message;
+  message.mutable_model()->set_epoch(7);
+  message.mutable_model()->set_sha256(sha256);
+  return message;
+}
 v1::NodeMessage finished() {
   v1::NodeMessage message;
   message.mutable_finished()->set_epoch(7);
   return message;
 }
 
-/// All that comes out now: "ready", "i3", "t4", "c4", "finished".
+/// All that comes out now: "ready", "i3", "t4", "c4", "model DIGEST", "finished".
 std::vector<std::string> drain(ReportOutbox& outbox) {
   std::vector<std::string> names;
   while (const auto message = outbox.next(kNow)) {
     if (message->has_ready()) names.emplace_back("ready");
     if (message->has_finished()) names.emplace_back("finished");
+    if (message->has_model()) names.push_back("model " + message->model().sha256());
     if (message->has_test()) names.push_back("t" + std::to_string(message->test().iteration()));
     if (message->has_checkpoint()) {
       names.push_back("c" + std::to_string(message->checkpoint().iteration()));
@@ -192,6 +199,16 @@ TEST_F(ReportOutboxTest, SaysHowLongAnIterationHasWaited) {
   outbox_.rewind(lacks(0));  // a repeated report covers the whole time
   EXPECT_EQ(outbox_.next(at(61250))->iteration().age_ms(), 60250u);
   EXPECT_EQ(outbox_.next(at(1000))->iteration().age_ms(), 0u) << "never less";
+}
+
+/// It is announced before each attempt, and after a reconnection.
+TEST_F(ReportOutboxTest, TheLastAnnouncedModelIsToldAfterAllIterations) {
+  add({iteration(0), model("a"), iteration(1), model("b")});
+  EXPECT_THAT(drain(outbox_), ElementsAre("i0", "i1", "model b"));
+  add({model("b")});
+  EXPECT_THAT(drain(outbox_), ElementsAre("model b")) << "told again, though told before";
+  outbox_.rewind(lacks(1));
+  EXPECT_THAT(drain(outbox_), ElementsAre("i1", "model b"));
 }
 
 }  // namespace

@@ -13,11 +13,9 @@ using Json = nlohmann::json;
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 Json server_to_json(const v1::NodeStatus& node) {
-  return {{"rank", node.rank()},
-          {"address", node.address()},
-          {"device", node.device()},
-          {"state", node.state()},
-          {"metrics_address", node.metrics_address()},
+  return {{"rank", node.rank()},      {"address", node.address()},
+          {"device", node.device()},  {"state", node.state()},
+          {"note", node.note()},      {"metrics_address", node.metrics_address()},
           {"node_id", node.node_id()}};
 }
 

@@ -11,6 +11,7 @@
 #include "common/base/check.h"
 #include "common/base/log_limit.h"
 #include "common/base/text.h"
+#include "common/files/sha256.h"
 #include "common/threads/mutex.h"
 #include "coordinator/members/admission.h"
 #include "spdlog/spdlog.h"
@@ -54,7 +55,8 @@ constexpr std::chrono::seconds kSettleTimeout{2};  ///< of manifests that are be
 }  // namespace
 
 Cluster::Cluster(ClusterOptions options, JobResolver resolver,
-                 std::unique_ptr<StateDirectory> state, const Clock* clock, ClusterDisk disk)
+                 std::unique_ptr<StateDirectory> state, const Clock* clock, ClusterDisk disk,
+                 AddressProbes::Seams probing)
     : context_{.options = std::move(options),
                .state = std::move(state),
                .clock = clock,
@@ -62,6 +64,10 @@ Cluster::Cluster(ClusterOptions options, JobResolver resolver,
                .mutex = {}},
       watch_(context_),
       membership_(context_.options.membership),
+      probes_(std::move(probing), context_.mutex,
+              [this](bool is_bad, const std::string& text) {
+                watch_.note(is_bad ? EventKind::kAlarm : EventKind::kJoin, text);
+              }),
       targets_(context_.state->path(), *clock, context_.mutex, *context_.disk.background),
       clients_(context_.options.last_words),
       traces_(context_, streams_),
@@ -74,7 +80,7 @@ Cluster::Cluster(ClusterOptions options, JobResolver resolver,
             host_.on_manifest_removed(manifest, status);
           }),
       host_(context_, surroundings()),
-      report_(context_, surroundings(), host_, uploads_),
+      report_(context_, surroundings(), host_, uploads_, probes_),
       submissions_(context_, std::move(resolver), surroundings(), host_, report_),
       checkpoint_calls_(context_, surroundings(), host_, submissions_),
       returns_(context_, surroundings(), host_, submissions_) {}
@@ -186,6 +192,7 @@ void Cluster::handle_join(NodeLink* link, const v1::Join& join) {
                    member->device.empty() ? "" : absl::StrCat("device ", member->device, ", "),
                    "version ",
                    member->software_version.empty() ? "unknown" : member->software_version, ")"));
+  probes_.on_join(*member);
   host_.members_changed();
 }
 
@@ -279,6 +286,9 @@ JobActions Cluster::handle_report(NodeId from, const v1::NodeMessage& message) {
     }
     case v1::NodeMessage::kFinished:
       return host_.job()->on_finished(from, Epoch(message.finished().epoch()), now);
+    case v1::NodeMessage::kModel:
+      return host_.job()->on_model_announced(from, Epoch(message.model().epoch()),
+                                             message.model().sha256());
     case v1::NodeMessage::kFailed:
       return host_.job()->on_failed(
           from, Epoch(message.failed().epoch()), one_line(message.failed().reason()),
@@ -358,18 +368,27 @@ void Cluster::on_trace_cancelled(const TraceSink* sink) {
 // ---- the model ----
 
 absl::StatusOr<Cluster::Upload> Cluster::begin_upload(std::uint64_t epoch,
-                                                      std::uint64_t total_bytes) {
-  Upload upload;
+                                                      std::uint64_t total_bytes,
+                                                      const std::string& sha256) {
+  if (sha256.size() != kSha256Bytes) {
+    return absl::InvalidArgumentError("the first part of a model has its SHA-256");
+  }
+  Upload upload{.epoch = epoch,
+                .sha256 = sha256,
+                .directory = nullptr,
+                .file = nullptr,
+                .check_header = nullptr};
   {
     MutexLock lock(context_.mutex);
     if (!host_.job()) return absl::FailedPreconditionError("there is no job to upload a model for");
-    POSEIDON_RETURN_IF_ERROR(host_.job()->view().ending.accepts_model(Epoch(epoch)));
+    POSEIDON_RETURN_IF_ERROR(host_.job()->view().ending.accepts_model(Epoch(epoch), sha256));
     const absl::Status begun = uploads_.begin(epoch, total_bytes, *host_.job()->view().run.plan);
     if (absl::IsUnavailable(begun)) {
       watch_.refuse(Refusal::kDuplicate, absl::StrCat("another model of epoch ", epoch));
     }
     POSEIDON_RETURN_IF_ERROR(begun);
     upload.directory = output_.shared();
+    upload.check_header = host_.job()->description().check_model;
     host_.job()->on_model_offered(context_.now());
   }
   absl::StatusOr<std::unique_ptr<ModelFile>> file = upload.directory->receive_model(total_bytes);
@@ -382,9 +401,15 @@ absl::StatusOr<Cluster::Upload> Cluster::begin_upload(std::uint64_t epoch,
   return upload;
 }
 
-absl::Status Cluster::may_commit(std::uint64_t epoch) {
-  MutexLock lock(context_.mutex);
-  return host_.job()->view().ending.accepts_model(Epoch(epoch));
+absl::Status Cluster::commit_upload(Upload& upload) {
+  POSEIDON_RETURN_IF_ERROR(
+      worth_another_try(upload.file->check(upload.sha256, upload.check_header)));
+  {
+    MutexLock lock(context_.mutex);
+    POSEIDON_RETURN_IF_ERROR(
+        host_.job()->view().ending.accepts_model(Epoch(upload.epoch), upload.sha256));
+  }
+  return worth_another_try(upload.file->commit());
 }
 
 void Cluster::end_upload(std::uint64_t epoch, const absl::Status& status) {
@@ -504,6 +529,7 @@ void Cluster::tick() {
   }
   checkpoints_.remove_due();
   if (targets_.wants_retry()) targets_.update(membership_.nodes());
+  probes_.tick(membership_.nodes(), now);
   traces_.tick(host_.job());
   const bool is_heard = host_.extend_deadlines(now);
   if (!is_heard || !host_.job() || host_.job()->ended()) return;

@@ -53,6 +53,7 @@
 #include "coordinator/members/node_streams.h"
 #include "coordinator/planning/job_resolver.h"
 #include "coordinator/records/durable_job.h"
+#include "coordinator/watch/address_probes.h"
 #include "coordinator/watch/scrape_targets.h"
 #include "coordinator/watch/status_clients.h"
 #include "coordinator/watch/status_site.h"
@@ -64,7 +65,7 @@ class Cluster {
  public:
   /// `clock` outlives it.
   Cluster(ClusterOptions options, JobResolver resolver, std::unique_ptr<StateDirectory> state,
-          const Clock* clock, ClusterDisk disk = {});
+          const Clock* clock, ClusterDisk disk = {}, AddressProbes::Seams probing = {});
   ~Cluster();
 
   /// Goes on with the job that an earlier coordinator had in this state directory. Before streams
@@ -108,12 +109,18 @@ class Cluster {
   // ---- the model ----
   /// A place for the model of this epoch; holds the run directory alive. Follow with end_upload.
   struct Upload {
+    std::uint64_t epoch = 0;
+    std::string sha256;
     std::shared_ptr<RunFiles> directory;
     std::unique_ptr<ModelFile> file;
+    std::function<absl::Status(const SafetensorsHeader&)> check_header;
   };
-  absl::StatusOr<Upload> begin_upload(std::uint64_t epoch, std::uint64_t total_bytes);
-  /// Whether the complete model may be put in place now.
-  absl::Status may_commit(std::uint64_t epoch);
+  /// `sha256` as ModelPart has it. UNAVAILABLE: later, maybe.
+  absl::StatusOr<Upload> begin_upload(std::uint64_t epoch, std::uint64_t total_bytes,
+                                      const std::string& sha256);
+  /// Puts the complete model in place, if it is the job's and may be stored now. Blocks on the
+  /// disk.
+  absl::Status commit_upload(Upload& upload);
   void end_upload(std::uint64_t epoch, const absl::Status& status);
 
   // ---- time and end ----
@@ -150,6 +157,7 @@ class Cluster {
   Watch watch_;
   NodeStreams streams_;
   Membership membership_;
+  AddressProbes probes_;
   std::set<NodeId> vouched_for_;  ///< silent, but the job trains with them; as of the last tick
   ScrapeTargets targets_;
   StatusClients clients_;

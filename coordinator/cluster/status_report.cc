@@ -55,7 +55,8 @@ void StatusReport::fill_job(v1::GetStatusResponse& out) const {
   out.set_epoch(host_.job()->epoch().value());
   out.set_unsaved(view.ending.ended_unsaved());
   if (progress.loss) out.set_loss(*progress.loss);
-  out.set_images_per_s(progress.images_per_s);
+  // A rate is of the last seconds: what has ended has none.
+  if (!host_.job()->ended()) out.set_images_per_s(progress.images_per_s);
   if (progress.test) {
     out.set_test_loss(progress.test->loss);
     out.set_test_accuracy(progress.test->accuracy);
@@ -77,12 +78,6 @@ void StatusReport::fill_job(v1::GetStatusResponse& out) const {
   }
 }
 
-/// For a job that is over the page shows the last values.
-Nanoseconds StatusReport::traffic_until() const {
-  const Nanoseconds now = context_.now();
-  return host_.job() ? host_.job()->view().ending.ended_at().value_or(now) : now;
-}
-
 void StatusReport::fill_nodes(v1::GetStatusResponse& out,
                               const std::set<NodeId>& silent_nodes) const {
   const auto fill = [&](const NodeInfo& node, int rank, const std::string& state) {
@@ -93,7 +88,12 @@ void StatusReport::fill_nodes(v1::GetStatusResponse& out,
     status->set_state(state);
     status->set_metrics_address(node.metrics_address);
     status->set_node_id(node.id.value());
-    const WorkerRates rates = watch_.worker_rates(node.id, traffic_until());
+    status->set_note(probes_.note(node.id));
+    WorkerRates rates = watch_.worker_rates(node.id, context_.now());
+    if (host_.job() && host_.job()->ended()) {
+      rates.shares.reset();
+      rates.passes_per_s.reset();
+    }
     constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
     const auto shares = rates.shares.value_or(
         WorkerRates::Shares{.compute = kUnknown, .stall = kUnknown, .data = kUnknown});
@@ -150,7 +150,10 @@ void StatusReport::fill_layers(v1::GetStatusResponse& out) const {
   }
   std::uint32_t index = 0;
   for (const PlanLayer& layer : plan.layers) {
-    const LayerRates rates = watch_.layer_rates(LayerIndex(index), traffic_until());
+    LayerRates rates = watch_.layer_rates(LayerIndex(index), context_.now());
+    if (host_.job()->ended()) {
+      rates.sent_bytes_per_s = rates.received_bytes_per_s = rates.stall_share = 0.0;
+    }
     v1::LayerStatus* status = out.add_layers();
     status->set_name(layer.name);
     status->set_scheme(std::string(scheme_name(layer.scheme)));
@@ -264,11 +267,16 @@ v1::GetStatusResponse StatusReport::now(const v1::GetStatusResponse& last_job,
   if (host_.job()) fill_job(out);
   if (host_.job() && host_.job()->ended() && !output_.is_closed()) {
     // Clients that wait for the end read the files next, so the files must be complete by then.
-    out.set_state("running");
+    const JobState before = host_.job()->view().ending.ended_from();
     const auto& left_at = host_.job()->view().ending.left_at();
-    out.set_message(left_at ? absl::StrCat("its model as of checkpoint ",
-                                           snapshot_name(left_at->snapshot), " is being written")
-                            : "the last files are being written");
+    out.set_state(job_state_name(before));
+    if (left_at) {
+      out.set_message(absl::StrCat("its model as of checkpoint ", snapshot_name(left_at->snapshot),
+                                   " is being written"));
+    } else {
+      // Behind that of a job that waits, people are told to start nodes.
+      out.set_message(before == JobState::kWaiting ? "" : "the last files are being written");
+    }
   }
   fill_nodes(out, silent_nodes);
   if (host_.job() && host_.job()->view().run.plan) fill_layers(out);

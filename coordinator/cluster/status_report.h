@@ -13,6 +13,7 @@
 
 #include "coordinator/cluster/job_host.h"
 #include "coordinator/cluster/uploads.h"
+#include "coordinator/watch/address_probes.h"
 #include "coordinator/watch/metrics.h"
 #include "poseidon/v1/control.pb.h"
 
@@ -22,7 +23,7 @@ class StatusReport {
  public:
   /// All outlive it.
   StatusReport(const ClusterContext& context, const JobSurroundings& parts, const JobHost& host,
-               const Uploads& uploads)
+               const Uploads& uploads, const AddressProbes& probes)
       : context_(context),
         membership_(parts.membership),
         streams_(parts.streams),
@@ -30,7 +31,8 @@ class StatusReport {
         targets_(parts.targets),
         output_(parts.output),
         host_(host),
-        uploads_(uploads) {}
+        uploads_(uploads),
+        probes_(probes) {}
 
   /// `last_job`: shown while there is no job. `silent_nodes`: members that send no messages, though
   /// they have a stream.
@@ -46,7 +48,6 @@ class StatusReport {
   void fill_layers(v1::GetStatusResponse& out) const;
   void fill_refused(v1::GetStatusResponse& out) const;
   void fill_own_counters(v1::GetStatusResponse& out) const;
-  Nanoseconds traffic_until() const;
 
   const ClusterContext& context_;
   const Membership& membership_;
@@ -56,6 +57,7 @@ class StatusReport {
   const RunOutput& output_;
   const JobHost& host_;
   const Uploads& uploads_;
+  const AddressProbes& probes_;
 };
 
 }  // namespace poseidon

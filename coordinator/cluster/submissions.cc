@@ -331,6 +331,7 @@ JobDescription Submissions::describe(const v1::SubmitRequest& request, const Res
   description.replace_timeout = Milliseconds(resolved.replace_timeout_ms);
   description.replan = resolved.sync.replan;
   description.with_workers = resolved.with_workers;
+  description.check_model = resolved.check_model;
   const PlannerInput input{.layers = resolved.layers,
                            .batch_size = resolved.batch_size,
                            .epoch = {},

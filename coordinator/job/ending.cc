@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
+#include "common/files/sha256.h"
 
 namespace poseidon {
 
@@ -13,6 +14,7 @@ void Ending::end(bool succeeded, const std::string& reason, Nanoseconds now, Job
   const JobEvent event = succeeded      ? JobEvent::kSucceed
                          : was_stopped_ ? JobEvent::kStop
                                         : JobEvent::kFail;
+  ended_from_ = job_.state();
   const bool ends = job_.states.transition(event, now);
   POSEIDON_CHECK(ends, "a job ends once");
   ended_at_ = now;
@@ -81,6 +83,21 @@ void Ending::on_finished(Participant& worker, Nanoseconds now, JobActions& actio
   finish_if_complete(now, actions);
 }
 
+void Ending::on_model_announced(const Participant& worker, const std::string& sha256,
+                                JobActions& actions) {
+  const Iteration reported = job_.run->iterations.next(WorkerRank(worker.index));
+  if (worker.index != 0 || reported != job_.description.iterations) {
+    refuse(actions, Refusal::kWrongState,
+           absl::StrFormat("a model announced by %s after %d of %d iterations",
+                           participant_text(worker), reported, job_.description.iterations));
+  } else if (sha256.size() != kSha256Bytes) {
+    refuse(actions, Refusal::kMalformed,
+           absl::StrFormat("a model announced with a digest of %d bytes", sha256.size()));
+  } else {
+    job_.run->model_sha256 = sha256;
+  }
+}
+
 void Ending::on_model_stored(Epoch epoch, Nanoseconds now, JobActions& actions) {
   if (!accepts_model(epoch).ok()) return;
   job_.states.note_progress(now);
@@ -100,6 +117,16 @@ absl::Status Ending::accepts_model(Epoch epoch) const {
                                               job_.description.id, job_state_name(job_.state())));
   }
   return absl::OkStatus();
+}
+
+absl::Status Ending::accepts_model(Epoch epoch, const std::string& sha256) const {
+  POSEIDON_RETURN_IF_ERROR(accepts_model(epoch));
+  const std::string& announced = job_.run->model_sha256;
+  if (announced.empty()) {
+    return absl::UnavailableError("worker 0 has not announced its model yet");
+  }
+  if (sha256 == announced) return absl::OkStatus();
+  return absl::FailedPreconditionError("this is not the model that worker 0 announced");
 }
 
 void Ending::stop(const std::string& why, Nanoseconds patience, Nanoseconds now,

@@ -43,10 +43,16 @@ class Ending {
   void tick_trained(Nanoseconds now, JobActions& actions);
   /// The worker says that it has done everything.
   void on_finished(Participant& worker, Nanoseconds now, JobActions& actions);
+  /// It is worker 0, has reported everything, and is about to send the model with this digest.
+  void on_model_announced(const Participant& worker, const std::string& sha256,
+                          JobActions& actions);
   void on_model_stored(Epoch epoch, Nanoseconds now, JobActions& actions);
   /// OK when a model of this epoch may be stored now, else ABORTED: the epoch is over or about to
   /// be, which is no fault of the sender.
   absl::Status accepts_model(Epoch epoch) const;
+  /// The same of the model with this digest: UNAVAILABLE while none is announced,
+  /// FAILED_PRECONDITION when another one is.
+  absl::Status accepts_model(Epoch epoch, const std::string& sha256) const;
 
   // ---- a stop that somebody wants ----
   /// May be repeated: the last patience counts.
@@ -72,6 +78,8 @@ class Ending {
   const std::optional<CheckpointManifest>& left_at() const { return left_at_; }
   /// Iterations that the stopped job has after its end, where its last ones were taken back.
   std::optional<Iteration> taken_back_to() const { return taken_back_to_; }
+  /// The state that it was in before; only of a job that has ended.
+  JobState ended_from() const { return ended_from_; }
 
  private:
   struct Stopping {
@@ -93,6 +101,7 @@ class Ending {
   std::optional<Nanoseconds> ended_at_;
   std::optional<CheckpointManifest> left_at_;
   std::optional<Iteration> taken_back_to_;
+  JobState ended_from_ = JobState::kWaiting;
 };
 
 }  // namespace poseidon

@@ -59,6 +59,7 @@ struct EpochRun {
   IterationCombiner iterations;
   TestCombiner tests;
   std::optional<double> loss;  ///< of the newest iteration that is complete
+  std::string model_sha256;    ///< of the model that worker 0 announced; "": none yet
   bool model_stored = false;   ///< model.safetensors is on disk
   ReplanState replan;          ///< what the comparison with other plans remembers
   std::string recommendation;  ///< what another plan would gain, for people; "": none would

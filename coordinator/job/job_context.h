@@ -36,6 +36,8 @@ struct JobContext {
   const JobDescription description;
   JobStateMachine states;
   std::string message;  ///< what goes on, or why the job has ended, for people
+  /// Why the last epoch was over before it trained; "" once one trains.
+  std::string last_failure;
   CheckpointCommit checkpoints;
   EpochSource source;
   Staffing staffing;
@@ -50,6 +52,10 @@ struct JobContext {
   const Roster& roster() const { return staffing.roster(); }
   std::vector<Participant>& workers() { return roster().workers; }  ///< by rank
   const std::vector<Participant>& workers() const { return roster().workers; }
+  /// Behind a message: "; the attempt before failed: ...", or "".
+  std::string last_failure_text() const {
+    return last_failure.empty() ? "" : absl::StrCat("; the attempt before failed: ", last_failure);
+  }
   bool has_trained() const { return pace.has_begun(); }  ///< in this epoch or before
   /// What the next epoch may begin from, newest last.
   std::vector<const CheckpointManifest*> usable_checkpoints() const {

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/base/ids.h"
+#include "common/files/safetensors.h"
 #include "common/plan/calibration.h"
 #include "common/plan/plan.h"
 #include "common/plan/plan_pin.h"
@@ -83,6 +84,8 @@ struct JobDescription {
   /// Pure; (worker addresses by rank, server addresses by index): why nothing is measured before
   /// this job; "" when it should be.
   std::function<std::string(const Addresses&, const Addresses&)> why_no_calibration;
+  /// Pure; whether a file with this header is a model of the job. Null: any safetensors file is.
+  std::function<absl::Status(const SafetensorsHeader&)> check_model;
   /// Pure; what becomes of the job with so many workers. Null: only ever with as many.
   std::function<absl::StatusOr<ElasticJob>(std::uint32_t begun_with, std::uint32_t workers)>
       with_workers;

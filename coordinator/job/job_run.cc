@@ -212,6 +212,14 @@ JobActions JobRun::on_finished(NodeId from, Epoch epoch, Nanoseconds now) {
   return actions;
 }
 
+JobActions JobRun::on_model_announced(NodeId from, Epoch epoch, const std::string& sha256) {
+  JobActions actions;
+  if (const auto* worker = expect_worker(job_, from, epoch, "ModelReady", actions)) {
+    ending_.on_model_announced(*worker, sha256, actions);
+  }
+  return actions;
+}
+
 void JobRun::on_batches(NodeId from, std::uint64_t batches, Nanoseconds now) {
   training_.on_batches(from, batches, now);
 }

@@ -84,7 +84,7 @@ void Preparation::go_on_calibrating(Nanoseconds now, JobActions& actions) {
   for (CalibrationTask& task : calibration.take_tasks()) {
     actions.emplace_back(SendCalibrate{std::move(task)});
   }
-  job_.message = calibration.what();
+  job_.message = absl::StrCat(calibration.what(), job_.last_failure_text());
   if (!calibration.done()) return;
   absl::StatusOr<Calibration> measured = calibration.result();
   job_.run->calibration.reset();
@@ -194,7 +194,8 @@ void Preparation::tell_of_plan(Nanoseconds now, JobActions& actions) {
   forget_untrained_data();
   saving_.begin_epoch(actions);
   job_.states.transition(JobEvent::kPlanned, now);
-  job_.message = absl::StrCat("prepares ", roster.servers.size(), " servers");
+  job_.message =
+      absl::StrCat("prepares ", roster.servers.size(), " servers", job_.last_failure_text());
   job_.log(absl::StrCat("the plan is made (", run.plan_basis, ")"), actions);
   if (const std::string groups = groups_text(run.plan->leaders); !groups.empty()) {
     job_.log(absl::StrCat("gradients of ", groups,
@@ -257,7 +258,8 @@ bool Preparation::on_ready(Participant& participant, Nanoseconds now, JobActions
   }
   if (!all_in(roster.servers, ParticipantState::kReady)) return false;
   job_.states.transition(JobEvent::kServersReady, now);
-  job_.message = absl::StrCat("prepares ", roster.workers.size(), " workers");
+  job_.message =
+      absl::StrCat("prepares ", roster.workers.size(), " workers", job_.last_failure_text());
   for (const Participant& worker : roster.workers) {
     actions.emplace_back(SendAssignment{.node = worker.node.id, .index = worker.index});
   }
@@ -272,6 +274,7 @@ void Preparation::begin_training(std::optional<Nanoseconds> stopped, Nanoseconds
   job_.checkpoints.set_data(job_.data.identity());
   job_.source.set_lines_lost(false);
   job_.message.clear();
+  job_.last_failure.clear();
   job_.pace.begin_epoch(now, run.first_iteration);
   job_.roster().set_all(ParticipantState::kRunning);
   for (const Participant& worker : job_.workers()) {

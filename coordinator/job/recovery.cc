@@ -12,6 +12,12 @@
 namespace poseidon {
 namespace {
 
+/// Its nodes are chosen, and it does not train yet.
+bool is_before_training(JobState state) {
+  return state == JobState::kCalibrating || state == JobState::kPreparingServers ||
+         state == JobState::kPreparingWorkers;
+}
+
 const char* plural(std::size_t n) { return n == 1 ? "" : "s"; }
 
 }  // namespace
@@ -21,6 +27,7 @@ const char* plural(std::size_t n) { return n == 1 ? "" : "s"; }
 void Recovery::recover(EpochEnd what, const std::string& reason, bool in_memory, Nanoseconds now,
                        JobActions& actions) {
   reason_ = reason;
+  if (is_before_training(job_.state())) job_.last_failure = reason;
   job_.log(reason, actions, LogLine::Kind::kRecovery);
   // A node that is lost during a recovery has the full time to return, too. A newcomer that cannot
   // take part does not extend that time.

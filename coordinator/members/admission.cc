@@ -39,6 +39,23 @@ absl::StatusOr<std::string> reachable(const std::string& text, const std::string
   return to_string(address);
 }
 
+/// A loopback address leads other nodes to their own machines, which is found out when they
+/// prepare.
+absl::Status check_not_loopback(const std::string& text, const std::string& peer_host) {
+  const absl::StatusOr<HostPort> address = parse_host_port(text, PortZero::kRefused);
+  const bool is_wrong = address.ok() && is_loopback_host(address->host) && !peer_host.empty() &&
+                        !is_loopback_host(peer_host);
+  if (!is_wrong) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("this node announces ", text,
+                   ", which only its own machine reaches, but the coordinator "
+                   "sees it at ",
+                   peer_host,
+                   ": start it with --listen and an address that the other machines "
+                   "reach (0.0.0.0:",
+                   address->port, " announces ", peer_host, ")"));
+}
+
 }  // namespace
 
 std::string host_of_peer(const std::string& peer) {
@@ -93,6 +110,7 @@ absl::StatusOr<NodeInfo> admit(const v1::Join& join, const std::string& peer_hos
   }
   if (!node.address.empty()) {
     POSEIDON_ASSIGN_OR_RETURN(node.address, reachable(node.address, peer_host));
+    POSEIDON_RETURN_IF_ERROR(check_not_loopback(node.address, peer_host));
   }
   if (!join.metrics_address().empty()) {
     POSEIDON_ASSIGN_OR_RETURN(node.metrics_address, reachable(join.metrics_address(), peer_host));

@@ -21,7 +21,8 @@ std::string host_of_peer(const std::string& peer);
 absl::Status check_protocol_version(std::uint32_t theirs, const std::string& who);
 
 /// The node behind a Join that came from `peer_host`: FAILED_PRECONDITION for another protocol
-/// version, INVALID_ARGUMENT for invalid fields. A wildcard host becomes `peer_host`.
+/// version, INVALID_ARGUMENT for invalid fields, and for a loopback address from another machine. A
+/// wildcard host becomes `peer_host`.
 absl::StatusOr<NodeInfo> admit(const v1::Join& join, const std::string& peer_host);
 
 /// Text from the wire, fit for one log line: control characters become spaces, long text is cut.

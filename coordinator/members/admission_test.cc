@@ -45,5 +45,29 @@ TEST(Admission, ANewestEpochIsAServersAndFits) {
   EXPECT_EQ(admit(join, "10.0.0.1")->newest_epoch, Epoch(0));
 }
 
+TEST(Admission, ALoopbackAddressIsForNodesOfTheCoordinatorsMachine) {
+  v1::Join join;
+  join.set_protocol_version(kProtocolVersion);
+  for (const auto role : {v1::NODE_ROLE_SERVER, v1::NODE_ROLE_WORKER}) {
+    join.set_role(role);
+    for (const char* address : {"127.0.0.1:4701", "127.0.1.1:4701", "[::1]:4701", "localhost:4701",
+                                "[::ffff:127.0.0.1]:4701"}) {
+      join.set_address(address);
+      join.set_metrics_address("127.0.0.1:9461");
+      const absl::Status status = admit(join, "10.0.0.7").status();
+      EXPECT_TRUE(absl::IsInvalidArgument(status)) << address;
+      EXPECT_THAT(std::string(status.message()),
+                  ::testing::AllOf(
+                      ::testing::HasSubstr(address), ::testing::HasSubstr("sees it at 10.0.0.7"),
+                      ::testing::HasSubstr("--listen"), ::testing::HasSubstr("0.0.0.0:4701")));
+      EXPECT_TRUE(admit(join, "127.0.0.1").ok()) << address;
+    }
+    join.set_address("127.0.0.2:4701");
+    EXPECT_EQ(admit(join, "127.0.0.1")->address, "127.0.0.2:4701");
+    join.set_address("0.0.0.0:4701");
+    EXPECT_EQ(admit(join, "10.0.0.7")->address, "10.0.0.7:4701");
+  }
+}
+
 }  // namespace
 }  // namespace poseidon::admission_test

@@ -9,6 +9,7 @@
 #include "common/plan/plan_pin.h"
 #include "coordinator/planning/tensor_rules.h"
 #include "models/net/batch_norm_errors.h"
+#include "models/net/model_tensors.h"
 
 namespace poseidon {
 
@@ -77,6 +78,10 @@ absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
       .layers = std::move(layers),
       .learning_rate = [optimizer = job.optimizer](
                            Iteration iteration) { return learning_rate_at(optimizer, iteration); },
+      .check_model =
+          [tensors = model_tensors(*net)](const SafetensorsHeader& file) {
+            return check_model_tensors(file, tensors);
+          },
       .with_workers = [job_json, net = *std::move(net), batch_size = job.batch_size,
                        micro_batches = job.micro_batches](
                           std::uint32_t begun_with,

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
+#include "common/files/safetensors.h"
 #include "common/job/job.h"
 #include "coordinator/planning/elastic_job.h"
 #include "coordinator/planning/planner.h"
@@ -37,6 +38,9 @@ struct ResolvedJob {
   NormScope norm_scope = NormScope::kNone;
   std::vector<PlannerLayer> layers;                ///< parameter layers, forward order
   std::function<double(Iteration)> learning_rate;  ///< pure
+  /// Pure; INVALID_ARGUMENT unless a file with this header is a model of the job's network. Null:
+  /// any safetensors file will do.
+  std::function<absl::Status(const SafetensorsHeader&)> check_model;
   /// Pure; see coordinator/planning/elastic_job.h. Null: the number of workers cannot change.
   std::function<absl::StatusOr<ElasticJob>(std::uint32_t begun_with, std::uint32_t workers)>
       with_workers;

@@ -145,14 +145,43 @@ absl::Status ModelFile::append(std::uint64_t offset, std::string_view data) {
   }
   POSEIDON_RETURN_IF_ERROR(file_.append(data));
   written_bytes_ += data.size();
+  hash_.add(data);
   return absl::OkStatus();
 }
 
-absl::Status ModelFile::commit() {
-  if (written_bytes_ != total_bytes_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the model ended after ", written_bytes_, " of ", total_bytes_, " bytes"));
+absl::Status ModelFile::check_whole() const {
+  if (written_bytes_ == total_bytes_) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the model ended after ", written_bytes_, " of ", total_bytes_, " bytes"));
+}
+
+absl::Status ModelFile::check(
+    const std::string& sha256,
+    const std::function<absl::Status(const SafetensorsHeader&)>& check_header) const {
+  POSEIDON_RETURN_IF_ERROR(check_whole());
+  if (hash_.digest() != sha256) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the model's ", total_bytes_, " bytes do not have the SHA-256 that worker 0 announced"));
   }
+  constexpr const char* kSource = "the model";
+  POSEIDON_ASSIGN_OR_RETURN(const Descriptor file, open_file(file_.temporary()));
+  std::string bytes(std::min<std::uint64_t>(total_bytes_, kSafetensorsLengthBytes), '\0');
+  const auto read_all = [&] {
+    return read_exactly_at(file.get(), file_.temporary(), 0,
+                           reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size());
+  };
+  POSEIDON_RETURN_IF_ERROR(read_all());
+  POSEIDON_ASSIGN_OR_RETURN(const std::uint64_t header_bytes,
+                            safetensors_header_bytes(bytes, total_bytes_, kSource));
+  bytes.resize(header_bytes);
+  POSEIDON_RETURN_IF_ERROR(read_all());
+  POSEIDON_ASSIGN_OR_RETURN(const SafetensorsHeader header,
+                            parse_safetensors_header(bytes, total_bytes_, kSource));
+  return check_header == nullptr ? absl::OkStatus() : check_header(header);
+}
+
+absl::Status ModelFile::commit() {
+  POSEIDON_RETURN_IF_ERROR(check_whole());
   return file_.commit();
 }
 

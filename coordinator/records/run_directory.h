@@ -30,6 +30,8 @@
 #include "common/base/descriptor.h"
 #include "common/base/ids.h"
 #include "common/files/file_io.h"
+#include "common/files/safetensors.h"
+#include "common/files/sha256.h"
 #include "common/threads/mutex.h"
 #include "common/wire/snapshot.h"
 #include "coordinator/records/loss_curve.h"
@@ -57,15 +59,22 @@ class ModelFile {
                                                          std::uint64_t total_bytes);
   /// `offset` must continue where the last part ended.
   absl::Status append(std::uint64_t offset, std::string_view data);
+  /// Once all bytes have arrived: INVALID_ARGUMENT unless they have this digest and are a
+  /// safetensors file that suits `check_header` (null: any).
+  absl::Status check(
+      const std::string& sha256,
+      const std::function<absl::Status(const SafetensorsHeader&)>& check_header) const;
   /// All bytes have arrived: fsync and rename into place. The file appears whole or not at all.
   absl::Status commit();
 
  private:
   ModelFile(const std::filesystem::path& path, std::uint64_t total_bytes);
+  absl::Status check_whole() const;
 
   AtomicFile file_;
   const std::uint64_t total_bytes_;
   std::uint64_t written_bytes_ = 0;
+  Sha256 hash_;
 };
 
 /// Why writing ends: the run is over, or another process continues it.

@@ -284,6 +284,33 @@ TEST_F(RunDirectoryTest, TheModelAppearsWholeOrNotAtAll) {
   EXPECT_EQ(read_file(model), "1234567890");
 }
 
+TEST_F(RunDirectoryTest, AModelIsCheckedBeforeItIsPutInPlace) {
+  auto directory = open();
+  const std::vector<float> values = {1.0f, 2.0f};
+  const TensorView tensor{.name = "fc.bias", .shape = {2}, .values = values};
+  const auto encoded = encode_safetensors(std::span(&tensor, 1));
+  ASSERT_TRUE(encoded.ok());
+  const std::string bytes = encoded->header + std::string(encoded->values.front());
+  const auto check = [&](const std::string& part, const std::string& digest) {
+    auto file = *directory->receive_model(bytes.size());
+    EXPECT_TRUE(file->append(0, part).ok());
+    return file->check(digest, [](const SafetensorsHeader& header) {
+      return header.find("fc.weight") == nullptr ? absl::InvalidArgumentError("no fc.weight")
+                                                 : absl::OkStatus();
+    });
+  };
+  const std::string other(bytes.size(), 'x');
+  EXPECT_THAT(check(bytes.substr(1), sha256(bytes)).ToString(), HasSubstr("the model ended after"));
+  EXPECT_THAT(check(other, sha256(bytes)).ToString(), HasSubstr("SHA-256 that worker 0"));
+  EXPECT_THAT(check(other, sha256(other)).ToString(), HasSubstr("no safetensors file"));
+  EXPECT_THAT(check(bytes, sha256(bytes)).ToString(), HasSubstr("no fc.weight"));
+  auto file = *directory->receive_model(bytes.size());
+  ASSERT_TRUE(file->append(0, bytes).ok());
+  EXPECT_TRUE(file->check(sha256(bytes), nullptr).ok());
+  EXPECT_TRUE(file->commit().ok());
+  EXPECT_EQ(read_file(folder_ / "model.safetensors"), bytes);
+}
+
 TEST_F(RunDirectoryTest, AFolderInTheModelsPlaceIsNoFaultOfTheModel) {
   auto directory = open();
   fs::create_directory(folder_ / "model.safetensors");

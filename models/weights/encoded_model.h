@@ -4,7 +4,7 @@
 // <layer>.<tensor>, PyTorch's layouts. Pure.
 //
 // Called by: worker/engine/model_file.h (the model of an engine) and checkpoint_model.h (the model
-// of a checkpoint). Calls: common/files/safetensors.h.
+// of a checkpoint). Calls: common/files/safetensors.h, models/net/model_tensors.h.
 
 #include <cstddef>
 #include <span>
@@ -19,19 +19,6 @@
 
 namespace poseidon {
 
-/// Where one tensor of a network lives.
-struct TensorPlace {
-  std::string layer_name;
-  std::string name;
-  Shape shape;
-  bool is_statistic = false;
-  LayerIndex layer;        ///< of a parameter
-  std::size_t offset = 0;  ///< in the layer's parameters, or in all statistics
-
-  std::size_t elements() const { return static_cast<std::size_t>(element_count(shape)); }
-};
-/// Of all tensors: the parameters by layer, then the running statistics.
-std::vector<TensorPlace> tensor_places(const NetSpec& net);
 /// "conv1" of "conv1.weight".
 std::string layer_of_tensor(const std::string& tensor);
 

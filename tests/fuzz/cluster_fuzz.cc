@@ -16,6 +16,8 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/files/safetensors.h"
+#include "common/files/sha256.h"
 #include "common/pages/status_json.h"
 #include "coordinator/cluster/cluster.h"
 #include "spdlog/spdlog.h"
@@ -491,12 +493,26 @@ class Session {
   /// Worker 0's model, whole or not.
   void upload(std::uint8_t what) {
     const std::uint64_t epoch = links_[0] == nullptr ? what : links_[0]->epoch;
-    const std::uint64_t bytes = what / 64 == 3 ? std::numeric_limits<std::uint64_t>::max() : what;
-    auto upload = cluster_->begin_upload(epoch, bytes);
+    const std::vector<float> values(what, 1.0f);
+    const TensorView tensor{.name = "m", .shape = {what}, .values = values};
+    const auto encoded = encode_safetensors(std::span(&tensor, 1));
+    POSEIDON_CHECK(encoded.ok(), "a shape that fits");
+    std::string model = encoded->header + std::string(encoded->values.front());
+    if (what % 8 == 1) model.back() = 'x';
+    if (what % 8 == 2) model = "ten bytes.";
+    const std::string digest = sha256(model);
+    if (what % 8 != 0 && links_[0] != nullptr) {
+      v1::NodeMessage announcement;
+      announcement.mutable_model()->set_epoch(epoch);
+      announcement.mutable_model()->set_sha256(what % 8 == 3 ? "short" : digest);
+      cluster_->on_message(links_[0].get(), announcement);
+    }
+    const std::uint64_t bytes =
+        what / 64 == 3 ? std::numeric_limits<std::uint64_t>::max() : model.size();
+    auto upload = cluster_->begin_upload(epoch, bytes, digest);
     if (!upload.ok()) return;
-    absl::Status status = upload->file->append(0, std::string(what / 64 == 2 ? 1 : bytes, 'm'));
-    if (status.ok()) status = cluster_->may_commit(epoch);
-    if (status.ok()) status = upload->file->commit();
+    absl::Status status = upload->file->append(0, what / 64 == 2 ? model.substr(0, 1) : model);
+    if (status.ok()) status = cluster_->commit_upload(*upload);
     if (status.ok()) runs_[upload->directory->path().string()].has_model = true;
     cluster_->end_upload(epoch, worth_another_try(status));
   }

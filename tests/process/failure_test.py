@@ -24,6 +24,41 @@ def endless_job():
                       optimizer={"type": "sgd", "learning_rate": 0.001})
 
 
+def address_of_this_machine():
+    """One that is no loopback; None where it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("198.51.100.1", 9))  # sends nothing
+        except OSError:
+            return None
+        address = probe.getsockname()[0]
+    return None if address.startswith("127.") else address
+
+
+class Addresses(ProcessTest):
+    def test_who_announces_a_loopback_address_is_refused_by_a_coordinator_that_sees_another(self):
+        address = address_of_this_machine()
+        if address is None:
+            self.skipTest("SKIPPED: this machine has no address but loopback")
+
+        class Elsewhere:
+            def address(self, name):
+                return address if name == "coordinator" else "127.0.0.1"
+
+            def command(self, _name, arguments):
+                return arguments
+
+        cluster = Cluster(self, place=Elsewhere())
+        server = cluster.add_server()
+        self.assertEqual(server.wait(NOTICE_S), 2, server.log())
+        self.assertIn("which only its own machine reaches, but the coordinator sees it at " + address, server.log())
+        self.assertIn("--listen", server.log())
+        self.assertIn("refused a message (malformed, number 1): Join from " + address, cluster.coordinator.log())
+        cluster.add_worker()  # listens where it reaches the coordinator
+        wait_for("the worker to join", lambda: cluster.status()["workers"])
+        self.assertEqual(cluster.status()["workers"][0]["note"], "")
+
+
 class CleanStop(ProcessTest):
     def test_every_daemon_stops_on_sigterm(self):
         cluster = Cluster(self).add(workers=1, servers=1)

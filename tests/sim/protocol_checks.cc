@@ -114,14 +114,14 @@ std::string check_metrics(const std::string& metrics, const Course& course, cons
   return "";
 }
 
-std::string check_model(const std::filesystem::path& model, const Course& course) {
+std::string check_model(const std::filesystem::path& model, const Course& course,
+                        const JobSpec& job) {
   const absl::StatusOr<std::string> bytes = read_file(model, kMaxModelBytes);
   if (!bytes.ok()) return absl::StrCat("the model: ", bytes.status().message());
-  std::string truth;
-  for (const std::vector<float>& layer : course.at(course.scenario().iterations).state.parameters) {
-    truth.append(reinterpret_cast<const char*>(layer.data()), layer.size() * sizeof(float));
-  }
-  return *bytes == truth ? "" : "the model is another one";
+  const Course::Version& end = course.at(job.iterations);
+  const std::vector<std::span<const float>> layers(end.state.parameters.begin(),
+                                                   end.state.parameters.end());
+  return *bytes == encode_model(job, layers, end.statistics) ? "" : "the model is another one";
 }
 
 }  // namespace poseidon::sim

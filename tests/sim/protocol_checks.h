@@ -24,6 +24,7 @@ std::string check_checkpoint(const CheckpointManifest& manifest, const Truth& tr
 /// `missing_lines`: iterations that need no line, as who could tell of them was lost.
 std::string check_metrics(const std::string& metrics, const Course& course, const JobSpec& job,
                           const std::set<Iteration>& missing_lines);
-std::string check_model(const std::filesystem::path& model, const Course& course);
+std::string check_model(const std::filesystem::path& model, const Course& course,
+                        const JobSpec& job);
 
 }  // namespace poseidon::sim

@@ -311,7 +311,7 @@ std::string World::check_end() {
       check_metrics(disk_.metrics[run_directory_], *course, *job,
                     may_lack_lines ? trace_->missing_lines() : std::set<Iteration>());
   if (wrong.empty()) {
-    wrong = check_model(fs::path(run_directory_) / "model.safetensors", *course);
+    wrong = check_model(fs::path(run_directory_) / "model.safetensors", *course, *job);
   }
   return wrong;
 }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/files/sha256.h"
 #include "common/wire/snapshot.h"
 
 namespace poseidon::sim {
@@ -235,7 +236,13 @@ void SimControl::upload(std::uint64_t epoch, std::string bytes,
 }
 
 void SimControl::try_upload() {
+  const std::string digest = sha256(upload_->bytes);
+  v1::NodeMessage announcement;
+  announcement.mutable_model()->set_epoch(upload_->epoch);
+  announcement.mutable_model()->set_sha256(digest);
+  send(std::move(announcement));
   v1::ModelPart part;
+  part.set_sha256(digest);
   part.set_epoch(upload_->epoch);
   part.set_total_bytes(upload_->bytes.size());
   part.set_data(upload_->bytes);

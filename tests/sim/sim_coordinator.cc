@@ -86,6 +86,8 @@ const char* name_of(const v1::NodeMessage& message) {
       return "iteration";
     case v1::NodeMessage::kTest:
       return "test";
+    case v1::NodeMessage::kModel:
+      return "model";
     case v1::NodeMessage::kFinished:
       return "finished";
     case v1::NodeMessage::kFailed:
@@ -226,7 +228,7 @@ class SimCoordinator::Upload final : public StreamHandler {
   ReadNext on_message(Bytes message) override {
     POSEIDON_CHECK(part_.ParseFromString(text_of(message)), "a whole message");
     absl::StatusOr<Cluster::Upload> upload =
-        process_->cluster_->begin_upload(part_.epoch(), part_.total_bytes());
+        process_->cluster_->begin_upload(part_.epoch(), part_.total_bytes(), part_.sha256());
     if (!upload.ok()) {
       stream_->close(upload.status());
       return ReadNext::kContinue;
@@ -244,8 +246,7 @@ class SimCoordinator::Upload final : public StreamHandler {
     if (upload_.file == nullptr) return;
     absl::Status status =
         whole ? upload_.file->append(0, part_.data()) : absl::CancelledError("the stream broke");
-    if (status.ok()) status = process_->cluster_->may_commit(part_.epoch());
-    if (status.ok()) status = upload_.file->commit();
+    if (status.ok()) status = process_->cluster_->commit_upload(upload_);
     upload_.file.reset();
     process_->cluster_->end_upload(part_.epoch(), status);
     upload_.directory.reset();

@@ -398,13 +398,10 @@ class SimWorker::Job final : public SyncerEvents {
       finished();
       return false;
     }
-    std::string model;
-    for (const FloatBuffer& layer : parameters_) {
-      const auto bytes = as_payload(layer.floats());
-      model.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    }
+    std::vector<std::span<const float>> layers;
+    for (FloatBuffer& layer : parameters_) layers.emplace_back(layer.floats());
     state_ = State::kUploading;
-    node_.control_.upload(epoch_.value(), std::move(model),
+    node_.control_.upload(epoch_.value(), encode_model(job_, layers, statistics_),
                           [this, alive = alive_](const absl::Status& status) {
                             if (!*alive) return;
                             if (halting_) {

@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/files/safetensors.h"
+#include "models/net/model_tensors.h"
 
 namespace poseidon::sim {
 
@@ -49,6 +51,25 @@ void update_statistics(Iteration iteration, float read, std::vector<float>& stat
     value = 0.9f * value + 0.1f * std::sin(read + place);
     place += 1.0f;
   }
+}
+
+std::string encode_model(const JobSpec& job, std::span<const std::span<const float>> layers,
+                         std::span<const float> statistics) {
+  const absl::StatusOr<NetSpec> net = resolve_network(job.model, ".");
+  POSEIDON_CHECK(net.ok(), "the job's network");
+  std::vector<TensorView> tensors;
+  for (const ModelTensor& tensor : model_tensors(*net)) {
+    const std::span<const float> values =
+        tensor.is_statistic ? statistics : layers[tensor.layer.value()];
+    tensors.push_back({.name = tensor.name,
+                       .shape = tensor.shape,
+                       .values = values.subspan(tensor.offset, tensor.elements())});
+  }
+  const absl::StatusOr<EncodedSafetensors> file = encode_safetensors(tensors);
+  POSEIDON_CHECK(file.ok(), "shapes that fit");
+  std::string bytes = file->header;
+  for (const std::string_view piece : file->values) bytes += piece;
+  return bytes;
 }
 
 Course::Course(Scenario scenario, Iteration first, std::shared_ptr<const Course> before,

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,10 @@ double loss_of(std::uint32_t rank, Iteration iteration,
 double test_loss_of(std::uint32_t rank, const std::vector<std::vector<float>>& read);
 /// What worker 0's forward of an iteration makes of the running statistics.
 void update_statistics(Iteration iteration, float read, std::vector<float>& statistics);
+
+/// The file that worker 0 uploads: the values of each parameter layer, and the running statistics.
+std::string encode_model(const JobSpec& job, std::span<const std::span<const float>> layers,
+                         std::span<const float> statistics);
 
 /// An epoch's training, from where it began. Versions are computed when they are asked for.
 class Course {

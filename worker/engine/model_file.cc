@@ -10,6 +10,7 @@
 #include "common/base/nearest.h"
 #include "common/files/json_fields.h"
 #include "common/tensor/scan.h"
+#include "models/net/model_tensors.h"
 
 namespace poseidon {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 /// Of each list in a report; a name tells what kind of thing is missing, hundreds do not tell more.
 constexpr std::size_t kMaxNamesInReport = 8;
 
-std::span<float> values_of(const TensorPlace& place, Executor& executor,
+std::span<float> values_of(const ModelTensor& place, Executor& executor,
                            std::span<float> statistics) {
   return (place.is_statistic ? statistics : executor.parameters(place.layer))
       .subspan(place.offset, place.elements());
@@ -31,10 +32,10 @@ using StoredByName = std::map<std::string, const StoredTensor*>;
 
 /// The file's tensors by the names that the network has for them.
 absl::StatusOr<StoredByName> renamed(const SafetensorsHeader& header, const LayerRenames& renames,
-                                     const std::vector<TensorPlace>& network) {
+                                     const std::vector<ModelTensor>& network) {
   std::set<std::string> in_file, in_network;
   for (const StoredTensor& tensor : header.tensors) in_file.insert(layer_of_tensor(tensor.name));
-  for (const TensorPlace& place : network) in_network.insert(place.layer_name);
+  for (const ModelTensor& place : network) in_network.insert(place.layer_name);
   for (const auto& [from, to] : renames) {
     if (!in_file.contains(from)) {
       return absl::InvalidArgumentError(absl::StrCat("rename: the file has no tensors of a layer ",
@@ -63,15 +64,15 @@ absl::StatusOr<StoredByName> renamed(const SafetensorsHeader& header, const Laye
 
 struct Match {
   WeightsReport report;
-  std::vector<std::pair<const StoredTensor*, TensorPlace>> copies;
+  std::vector<std::pair<const StoredTensor*, ModelTensor>> copies;
 };
 
 absl::StatusOr<Match> match(const SafetensorsHeader& header, const LayerRenames& renames,
                             const NetSpec& net) {
   Match result;
-  const std::vector<TensorPlace> network = tensor_places(net);
+  const std::vector<ModelTensor> network = model_tensors(net);
   POSEIDON_ASSIGN_OR_RETURN(StoredByName stored, renamed(header, renames, network));
-  for (const TensorPlace& place : network) {
+  for (const ModelTensor& place : network) {
     const auto found = stored.find(place.name);
     if (found == stored.end()) {
       result.report.not_in_file.push_back(place.name);
@@ -117,7 +118,7 @@ std::string some_of(const std::vector<std::string>& names) {
 }
 
 /// Training would say so later, and not of the file.
-absl::Status check_values(const std::filesystem::path& path, const TensorPlace& place,
+absl::Status check_values(const std::filesystem::path& path, const ModelTensor& place,
                           std::span<const float> values) {
   const auto refuse = [&](const char* what) {
     return absl::InvalidArgumentError(

@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "common/files/sha256.h"
 #include "coordinator/job/saving.h"
 #include "coordinator/job/tests/job_run_test_support.h"
 #include "gmock/gmock.h"
@@ -72,6 +73,7 @@ TEST_F(EndingTest, AJobThatCannotGoOnTellsEachOfItsNodes) {
   EXPECT_EQ(job_.state(), JobState::kFailed);
   EXPECT_EQ(job_.message, "the disk is full");
   EXPECT_EQ(ending_.ended_at(), at(3));
+  EXPECT_EQ(ending_.ended_from(), JobState::kRunning);
   EXPECT_FALSE(ending_.was_stopped());
   const auto stops = only<SendStop>(actions_);
   ASSERT_THAT(stops, SizeIs(3)) << "not the lost one";
@@ -192,6 +194,28 @@ TEST_F(EndingTest, AWorkerThatHasNotReportedAllCannotHaveFinished) {
   ending_.on_finished(job_.workers()[0], at(5), actions_);
   EXPECT_EQ(job_.state(), JobState::kFailed);
   EXPECT_THAT(job_.message, HasSubstr("reported 3 of 12"));
+}
+
+TEST_F(EndingTest, TakesTheModelThatWorker0AnnouncesWhenItHasTrained) {
+  const std::string digest(kSha256Bytes, 'd');
+  const auto announce = [&](std::size_t rank, const std::string& sha256) {
+    actions_.clear();
+    ending_.on_model_announced(job_.workers()[rank], sha256, actions_);
+    const auto refusals = only<CountRefusal>(actions_);
+    return refusals.empty() ? std::optional<Refusal>() : refusals.front().refusal;
+  };
+  train(kIterations - 1);
+  EXPECT_TRUE(absl::IsUnavailable(ending_.accepts_model(Epoch(7), digest)));
+  EXPECT_EQ(announce(0, digest), Refusal::kWrongState) << "an iteration is to come";
+  train(kIterations);
+  EXPECT_EQ(announce(1, digest), Refusal::kWrongState) << "worker 1 sends no model";
+  EXPECT_EQ(announce(0, "short"), Refusal::kMalformed);
+  EXPECT_TRUE(absl::IsUnavailable(ending_.accepts_model(Epoch(7), digest)));
+  EXPECT_EQ(announce(0, digest), std::nullopt);
+  EXPECT_TRUE(ending_.accepts_model(Epoch(7), digest).ok());
+  EXPECT_TRUE(absl::IsAborted(ending_.accepts_model(Epoch(6), digest)));
+  EXPECT_TRUE(
+      absl::IsFailedPrecondition(ending_.accepts_model(Epoch(7), std::string(kSha256Bytes, 'x'))));
 }
 
 TEST_F(EndingTest, TakesNoModelOfAnotherEpochOrAfterTheEnd) {

@@ -495,6 +495,24 @@ TEST_F(RecoveryTest, AFastLoopOfLossesEndsToo) {
   EXPECT_EQ(job_->state(), JobState::kFailed);
 }
 
+TEST_F(RecoveryTest, WhyAnAttemptFailedIsSaidWhileTheNextOneIsPrepared) {
+  train(0, 4);
+  lose(102, 4);
+  for (const std::uint64_t id : {101, 1, 2}) halt(id, 4, 4, 4.1);
+  commit(4, 4.2);
+  join(node(103), 5);
+  actions_ = job_->on_epoch(9, at(5));
+  EXPECT_EQ(job_->progress(at(5)).message, "prepares 2 servers");
+  lose(103, 6);
+  join(node(104), 7);
+  actions_ = job_->on_epoch(10, at(7));
+  EXPECT_THAT(job_->progress(at(7)).message,
+              HasSubstr("prepares 2 servers; the attempt before failed: worker 1 "));
+  get_ready(8);
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  EXPECT_EQ(job_->progress(at(8)).message, "");
+}
+
 TEST_F(RecoveryTest, APeerThatDoesNotAnswerIsNoFaultOfTheJob) {
   train(0, 3);
   actions_ = job_->on_failed(NodeId(101), job_->epoch(), "server b:1 does not answer",

@@ -209,6 +209,7 @@ function states(nodes) {
 }
 
 const rank = (node) => node.rank < 0 ? "-" : String(node.rank);
+const place = (node) => (node.address || "-") + (node.note ? `: ${node.note}` : "");
 
 function showWorkers(status) {
   byId("workers-note").textContent = states(status.workers);
@@ -217,7 +218,7 @@ function showWorkers(status) {
     const shares = [["compute", worker.compute_share], ["stall", worker.stall_share], ["data", worker.data_stall_share]];
     const text = shares.map(([, share]) => isNumber(share) ? `${Math.round(share * 100)}` : "-").join(" / ");
     return row([cell(rank(worker), "number"), cell(stateBadge(worker.state)), cell(count(worker.images_per_s), "number"),
-                cell(labelled(bar(shares), `${text} %`)), cell(worker.device || "-", "text"), cell(worker.address || "-", "text")],
+                cell(labelled(bar(shares), `${text} %`)), cell(worker.device || "-", "text"), cell(place(worker), "text")],
                rank(worker));
   }));
 }
@@ -231,7 +232,7 @@ function showServers(status) {
   const sorted = [...status.servers].sort((a, b) => isIll(b) - isIll(a) || a.rank - b.rank);
   byId("servers").tBodies[0].replaceChildren(...limited("servers", sorted).map((server) => row(
       [cell(rank(server), "number"), cell(stateBadge(server.state)), cell(count(owned.get(rank(server))), "number"),
-       cell(server.address || "-", "text"), cell(server.device || "-", "text")],
+       cell(place(server), "text"), cell(server.device || "-", "text")],
       rank(server))));
 }
 

@@ -123,6 +123,22 @@ int default_data_threads(int cores) { return std::clamp(cores / 2, 1, 32); }
 
 namespace {
 
+/// How often one iteration may take a sample; a small test set or one that is tried out is repeated
+/// a few times.
+constexpr std::int64_t kMostRepeats = 16;
+
+absl::Status check_enough_samples(const Dataset& dataset, const BatchPlacement& placement) {
+  const std::int64_t wanted = placement.batch_size * placement.workers;
+  const std::int64_t there = dataset.size();
+  if (wanted / kMostRepeats <= there) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      str_cat(dataset.name(), ": has ", there, " samples, but one iteration of ", placement.workers,
+              " workers x batch_size ", placement.batch_size, " takes ", wanted,
+              ", each more than ", kMostRepeats, " times: choose a batch_size of at most ",
+              std::max<std::int64_t>(1, there / placement.workers),
+              ", with which it takes each once, or more data"));
+}
+
 /// A warning about a possible oversight.
 void tell_remarks(const Dataset& dataset, std::int64_t classes, const BatchOptions& options) {
   if (!options.log) return;
@@ -143,8 +159,16 @@ absl::StatusOr<std::unique_ptr<TrainBatches>> TrainBatches::open(const DataSpec&
                                                                  const BatchOptions& options) {
   POSEIDON_ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> dataset,
                             open_dataset(data.train, classes));
+  POSEIDON_RETURN_IF_ERROR(check_enough_samples(*dataset, placement));
   tell_remarks(*dataset, classes, options);
   return start(std::move(dataset), data, input_shape, placement, options);
+}
+
+absl::Status check_enough_samples(const DataSpec& data, std::int64_t classes,
+                                  const BatchPlacement& placement) {
+  POSEIDON_ASSIGN_OR_RETURN(const std::shared_ptr<const Dataset> dataset,
+                            open_dataset(data.train, classes));
+  return check_enough_samples(*dataset, placement);
 }
 
 absl::StatusOr<std::unique_ptr<TrainBatches>> TrainBatches::start(

@@ -49,6 +49,11 @@ struct BatchOptions {
 /// fast device and leaves a CPU engine its share.
 int default_data_threads(int cores);
 
+/// INVALID_ARGUMENT when an iteration of all workers takes each training sample many times over:
+/// the batch size is a slip, and would cost memory and time before anybody sees it.
+absl::Status check_enough_samples(const DataSpec& data, std::int64_t classes,
+                                  const BatchPlacement& placement);
+
 /// The training batches of one worker, in the order of worker/data/feed/sampler.h, without end. Its
 /// own threads read and transform; after the first batches it allocates memory only for files
 /// larger than all earlier ones. Bytes and order do not depend on the number of threads.
@@ -57,7 +62,7 @@ class TrainBatches {
   /// Opens the data and starts the threads. `input_shape` and `classes` are the network's.
   /// INVALID_ARGUMENT, NOT_FOUND or DATA_LOSS for data that is missing, corrupt, or of a wrong
   /// shape for the network; the message has the remedy. When the set is smaller than one iteration,
-  /// samples repeat within it, and rank 0 logs that.
+  /// samples repeat within it, and rank 0 logs that; but see check_enough_samples.
   static absl::StatusOr<std::unique_ptr<TrainBatches>> open(const DataSpec& data,
                                                             const Shape& input_shape,
                                                             std::int64_t classes,

@@ -555,6 +555,13 @@ TEST(Batches, OpenTheRealDigits) {
   data.transform.resize = {28, 28};
   data.transform.scale = 1.0 / 255;
   const Shape input = {1, 28, 28};
+  const absl::Status slip = check_enough_samples(data, 10, placement(1, 0, 100'000));
+  EXPECT_THAT(
+      std::string(slip.message()),
+      HasSubstr("has 1437 samples, but one iteration of 1 workers x batch_size 100000 takes "
+                "100000, each more than 16 times: choose a batch_size of at most 1437"));
+  EXPECT_EQ(TrainBatches::open(data, input, 10, placement(1, 0, 100'000)).status(), slip);
+  EXPECT_TRUE(check_enough_samples(data, 10, placement(16, 0, 1400)).ok());
   auto train = TrainBatches::open(data, input, 10, placement(4, 1, 32));
   ASSERT_TRUE(train.ok()) << train.status();
   const Batch& batch = **(*train)->next(kLong);
