@@ -180,7 +180,7 @@ void StoreTransfer::on_message(Connection& connection, const Bytes& message) {
     pump(connection);
     return true;
   };
-  // What is wrong with the stream says nothing about the checkpoint: all is asked again on a new one.
+  // A broken stream says nothing about the checkpoint: all is asked again on a new one.
   const auto break_stream = [&](const std::string& why) {
     on_closed(connection, absl::UnavailableError(why));
   };

@@ -69,7 +69,7 @@ class Syncer final {
   /// For an SFB layer; see FactorExchange::awaited.
   std::string awaited(LayerIndex layer) const { return factors_->awaited(layer); }
   /// What this worker, whose trainer waits for the layer, lacks, and, if it leads a group, what its
-  /// relay lacks; for heartbeats. Never empty: the layer alone, where nothing is known to be missing.
+  /// relay lacks; for heartbeats. Never empty: the layer alone, where nothing known is missing.
   std::vector<AwaitedData> awaited_data(LayerIndex layer) const;
 
  private:
