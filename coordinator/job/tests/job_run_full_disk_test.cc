@@ -129,7 +129,7 @@ TEST_F(StoredTest, AJobThatIsStoppedWaitsNoLongerThanItMay) {
               HasSubstr("it ends when what it has trained is saved"));
   EXPECT_THAT(job_->progress(at(10)).message, HasSubstr("disk full"));
   job_->tick(at(25.1));
-  EXPECT_EQ(job_->state(), JobState::kFailed);
+  EXPECT_EQ(job_->state(), JobState::kStopped);
   EXPECT_TRUE(job_->view().ending.ended_unsaved());
   EXPECT_THAT(job_->progress(at(26)).message, HasSubstr("7-4 is not written down: disk full"));
 }
