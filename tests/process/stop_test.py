@@ -108,7 +108,13 @@ class Again(StopTest):
     def killed_run(self, iteration, job):
         process = self.start_local(job, name=f"killed-{len(self.processes)}")
         wait_for_line(self.run_dir, iteration)
+        if job["checkpoint"]["every_iterations"] > 0:
+            self.wait_for_checkpoint()
         self.kill(process)
+
+    def wait_for_checkpoint(self):
+        """One is committed: a busy machine may have written many more lines by then."""
+        wait_for("a checkpoint", lambda: list((self.run_dir / "cluster/coordinator/checkpoints").glob("*/*.json")))
 
     def test_goes_on_from_its_newest_checkpoint(self):
         job = short_job(checkpoint={"every_iterations": 10, "keep": 2})
@@ -133,6 +139,7 @@ class Again(StopTest):
             self.assertTrue((self.run_dir / earlier / "logs/worker-0.log").exists())
             if count > 5:
                 wait_for_line(self.run_dir, 15)
+                self.wait_for_checkpoint()
                 self.kill(process)
         self.assertEqual(process.wait(60), 0, process.log())
         self.assertEqual(iterations(self.run_dir), list(range(5)))
