@@ -245,16 +245,20 @@ absl::Status train(LocalCluster& cluster, const LocalOptions& options, const Pre
 
   auto client = std::make_unique<CoordinatorClient>(address);
   POSEIDON_RETURN_IF_ERROR(await_answer(cluster, *client));
-  POSEIDON_ASSIGN_OR_RETURN(const v1::SubmitResponse response,
-                            begin_job(*client, options, job, run_dir, start));
+  const absl::StatusOr<v1::SubmitResponse> response =
+      begin_job(*client, options, job, run_dir, start);
+  if (!response.ok()) {
+    POSEIDON_RETURN_IF_ERROR(cluster.pause(Milliseconds(0)));  // a signal that came meanwhile
+    return response.status();
+  }
 
   WatchOptions watch;
   watch.pause = [&cluster](Milliseconds time) { return cluster.pause(time); };
   watch.write = write_stdout;
   absl::StatusOr<v1::GetStatusResponse> last =
-      watch_job(*client, response.job_id(), progress_options_of_stdout(), watch);
+      watch_job(*client, response->job_id(), progress_options_of_stdout(), watch);
   if (!last.ok() && cluster.stop_signal() != 0) {
-    last = stop_job(*client, response.job_id(), watch);
+    last = stop_job(*client, response->job_id(), watch);
   }
   POSEIDON_RETURN_IF_ERROR(last.status());
   client.reset();  // the coordinator's clean stop would wait for an idle connection
