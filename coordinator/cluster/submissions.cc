@@ -10,7 +10,6 @@
 #include "common/base/check.h"
 #include "common/base/text.h"
 #include "common/files/file_io.h"
-#include "common/job/job_change.h"
 #include "common/threads/mutex.h"
 #include "coordinator/planning/calibrate.h"
 #include "coordinator/planning/node_counts.h"
@@ -63,13 +62,19 @@ absl::Status check_run_path(const std::filesystem::path& path, const std::filesy
                    " the coordinator keeps its own state; a run needs a folder of its own"));
 }
 
-/// Whether the metrics in a run directory can be those of this job, which may have changed since: a
-/// later job may have taken it.
-absl::Status check_still_of_job(const std::filesystem::path& path, const std::string& job_json) {
+/// Whether the metrics in a run directory can be those of the source's job, or of an attempt to go
+/// on from it with the job of the request: a later job may have taken it.
+absl::Status check_still_of_job(const std::filesystem::path& path, const std::string& job_json,
+                                const JobDescription& description) {
   const absl::StatusOr<std::string> there = read_file(path / "job.json", kMaxRunJobFileBytes);
   if (absl::IsNotFound(there.status())) return absl::OkStatus();
   POSEIDON_RETURN_IF_ERROR(there.status());
-  if (check_job_change(*there, job_json).ok()) return absl::OkStatus();
+  const auto is_of_source = [&](const CheckpointManifest& manifest) {
+    return manifest.snapshot == description.source && manifest.job_json == *there;
+  };
+  if (*there == job_json || std::ranges::any_of(description.committed, is_of_source)) {
+    return absl::OkStatus();
+  }
   return absl::InvalidArgumentError(
       absl::StrCat("the run directory ", path.string(),
                    " holds another job's files by now; choose a new one with --run-dir"));
@@ -170,7 +175,7 @@ absl::StatusOr<v1::SubmitResponse> Submissions::submit(const v1::SubmitRequest& 
   if (source) POSEIDON_RETURN_IF_ERROR(add_source(*source, description));
   const auto begin = description.id == id ? RunDirectory::Begin::kAnew : RunDirectory::Begin::kGoOn;
   if (begin == RunDirectory::Begin::kGoOn) {
-    POSEIDON_RETURN_IF_ERROR(check_still_of_job(path, request.job_json()));
+    POSEIDON_RETURN_IF_ERROR(check_still_of_job(path, request.job_json(), description));
   }
   if (!source) POSEIDON_RETURN_IF_ERROR(check_weights_stay(resolved.weights, path));
   const DurableJob record{.id = description.id,
