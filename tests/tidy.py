@@ -92,6 +92,8 @@ def key_of(common, commands, included, digests):
         key.update(command.encode())
         # A unity file, which names the sources with the folder of this clone, is no more than they are.
         paths = {path for each in included[object_file] if "Unity" not in (path := pathlib.Path(os.path.normpath(each))).parts}
+        if not all(path.exists() for path in paths):
+            return None  # a file has moved since the build
         # Sorted by what is the same in all clones: the folder of one may come before /usr, that of another behind it.
         names = {path.relative_to(ROOT) if path.is_relative_to(ROOT) else path: path for path in paths}
         for name in sorted(names):

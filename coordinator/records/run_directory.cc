@@ -163,7 +163,7 @@ absl::Status ModelFile::check(
     return absl::InvalidArgumentError(absl::StrCat(
         "the model's ", total_bytes_, " bytes do not have the SHA-256 that worker 0 announced"));
   }
-  constexpr const char* kSource = "the model";
+  constexpr const char* kModel = "the model";
   POSEIDON_ASSIGN_OR_RETURN(const Descriptor file, open_file(file_.temporary()));
   std::string bytes(std::min<std::uint64_t>(total_bytes_, kSafetensorsLengthBytes), '\0');
   const auto read_all = [&] {
@@ -172,11 +172,11 @@ absl::Status ModelFile::check(
   };
   POSEIDON_RETURN_IF_ERROR(read_all());
   POSEIDON_ASSIGN_OR_RETURN(const std::uint64_t header_bytes,
-                            safetensors_header_bytes(bytes, total_bytes_, kSource));
+                            safetensors_header_bytes(bytes, total_bytes_, kModel));
   bytes.resize(header_bytes);
   POSEIDON_RETURN_IF_ERROR(read_all());
   POSEIDON_ASSIGN_OR_RETURN(const SafetensorsHeader header,
-                            parse_safetensors_header(bytes, total_bytes_, kSource));
+                            parse_safetensors_header(bytes, total_bytes_, kModel));
   return check_header == nullptr ? absl::OkStatus() : check_header(header);
 }
 
