@@ -32,7 +32,7 @@ void append_nodes(Table& table, const char* role, const Nodes& nodes) {
   }
 }
 
-/// A line for each node that there is something to say of.
+/// A line for each node that has a note.
 template <typename Nodes>
 std::string notes_to_text(const char* role, const Nodes& nodes) {
   std::string text;

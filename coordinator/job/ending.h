@@ -7,7 +7,7 @@
 //
 // A job that shall stop saves first what it has trained, for at most as long as the operator
 // said. Then it ends, whether that is saved or not. Where it is saved, the job ends as of its
-// checkpoint: metrics of later iterations go, since whoever goes on makes those iterations again.
+// checkpoint. Metrics of later iterations are removed: a run that goes on makes them again.
 //
 // Invariants
 //  1. Done, Stopped and Failed are entered once, by end().

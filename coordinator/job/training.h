@@ -4,7 +4,7 @@
 //
 // Called by: job_run.h, which has checked the sender.
 // Calls: reports/reports.h combines the reports; reports/standstill.h; ending.h, when a loss is not
-// finite; recovery.h and staffing.h hear of iterations that are new.
+// finite; recovery.h and staffing.h, for each new iteration.
 //
 // Invariant: metrics lines come in the order of iterations, each exactly once; RollBackMetrics
 // takes those back that the next epoch will write again.
