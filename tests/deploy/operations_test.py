@@ -37,6 +37,10 @@ HERE = {
     "poseidon local ... --run-dir DIR --metrics":
         "poseidon local job.json --workers 1 --servers 1 --run-dir run --metrics\n"
         "grep 127.0.0.1: run/cluster/coordinator/prometheus-targets.json",
+    "poseidon local JOB.json --run-dir DIR":
+        "poseidon local job.json --workers 1 --servers 1 --run-dir again\n"
+        "poseidon local job.json --workers 1 --servers 1 --run-dir again\n"
+        "ls again/model.safetensors again/earlier/model.safetensors",
     "poseidon local job.json --workers 1 --servers 4":
         "poseidon local job.json --workers 1 --servers 4 --run-dir four | tee four.txt\n"
         "grep 'servers: 4;' four.txt && test -f four/model.safetensors",

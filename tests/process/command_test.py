@@ -287,7 +287,8 @@ class RunFolders(ProcessTest):
     def test_two_at_the_same_moment_are_not_mixed(self):
         for attempt in range(3):
             run_dir = self.folder / f"run-{attempt}"
-            both = [self.start(f"{name}-{attempt}", BIN / "poseidon", *self.local_in(run_dir, 20)) for name in ("one", "two")]
+            call = self.local_in(run_dir, 20)  # one job file: a second write of it would empty it under the first program
+            both = [self.start(f"{name}-{attempt}", BIN / "poseidon", *call) for name in ("one", "two")]
             self.assertEqual(sorted(process.wait(120) for process in both), [0, 2], both[0].log() + both[1].log())
             refused = next(process for process in both if process.wait() == 2)
             self.assertIn(f"--run-dir {run_dir}: another run is in progress there", refused.log())

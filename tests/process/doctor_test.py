@@ -35,17 +35,27 @@ def job(**changes):
 
 
 class DoctorTest(ProcessTest):
-    def ask(self, *arguments, until):
-        """All findings. Where doctor itself says that cores are missing, times scatter: it is asked again, `LOOKS` times at
-        most, until they are `until`: [(kind, "worker 1")] of accusations. Otherwise the first answer has to be right."""
+    def ask(self, *arguments, until, also=None):
+        """All findings, but that cores are missing. It is asked until the accusations are `until` ([(kind, "worker 1")]) and
+        there is a finding of the kind `also`. The first answer has to be right, unless doctor says that cores are missing:
+        then times scatter, and it is asked `LOOKS` times. If something else is the larger limit there, that is said."""
         for look in range(LOOKS):
             findings, said = self.ask_once(*arguments)
+            kinds = [f["kind"] for f in findings]
             accused = [(f["kind"], f["guilty"].split(" (")[0]) for f in findings if f["kind"] in ACCUSATIONS]
-            if accused == until or look + 1 == LOOKS or not any(f["kind"] == "cpu" for f in findings):
-                self.assertEqual(accused, until, said)
-                return findings
-            print("    cores are missing: once more")
-        raise AssertionError("no look at all")
+            self.cores_were_missing = "cpu" in kinds
+            if (accused == until and (also is None or also in kinds)) or not self.cores_were_missing:
+                break
+            print(f"    cores are missing: look {look + 1} of {LOOKS}")
+        self.assertEqual(accused, until, said)
+        if also and also not in kinds and self.cores_were_missing:
+            self.skipTest(f"NOT TRIED: others use the cores of this machine; doctor saw no {also}")
+        return [f for f in findings if f["kind"] != "cpu"]
+
+    def assert_costs(self, finding, share):
+        if self.cores_were_missing:
+            self.skipTest("NOT TRIED: others use the cores of this machine, so that computing takes most of each iteration")
+        self.assertGreater(finding["cost_share"], share)
 
     def ask_once(self, *arguments):
         asked = self.cluster.poseidon("doctor", "--json", *arguments)
@@ -99,7 +109,7 @@ class Shaped(DoctorTest):
         with self.subTest("the link of a worker"), self.slow("worker-0"):
             findings = self.ask("--iterations", 5, until=[("link", self.name_of(0))])
             self.assertEqual(findings[0]["kind"], "link")
-            self.assertGreater(findings[0]["cost_share"], 0.4)
+            self.assert_costs(findings[0], 0.4)
         with self.subTest("the link of a server"), self.slow("server-1"):
             self.ask("--iterations", 5, until=[("link", self.name_of_server(1))])
         with self.subTest("a worker"), self.stopped_now_and_then(self.cluster.workers[1]):
@@ -108,12 +118,12 @@ class Shaped(DoctorTest):
             findings = self.ask("--iterations", 30, until=[("worker", self.name_of(1))])
             self.assertNotIn("network", [f["kind"] for f in findings])
         with self.subTest("the network"), self.slow(*(f"{role}-{i}" for role in ("server", "worker") for i in range(2))):
-            network, = (f for f in self.ask("--iterations", 5, until=[]) if f["kind"] == "network")
+            network, = (f for f in self.ask("--iterations", 5, until=[], also="network") if f["kind"] == "network")
             self.assertRegex(network["remedy"], r"it takes about [\d.]+ [GM]bit/s per node")
             self.assertIn('sync.wire_dtype "bf16"', network["remedy"])
             self.assertRegex(network["remedy"], r"fully connected layers \(ip1, ip2\)")
             self.assertRegex(network["remedy"], r"a batch of about \d+ in place of 128")
-            self.assertGreater(network["cost_share"], 0.3)
+            self.assert_costs(network, 0.3)
 
     @contextlib.contextmanager
     def slow(self, *names):
