@@ -28,6 +28,7 @@ constexpr std::array kRules = {
     MethodRule{"/poseidon.v1.Coordinator/RestoreCheckpoint", kOperator, kCoordinator},
     MethodRule{"/poseidon.v1.Coordinator/RemoveCheckpoints", kOperator, kCoordinator},
     MethodRule{"/poseidon.v1.Coordinator/EndJob", kOperator, kCoordinator},
+    MethodRule{"/poseidon.v1.Coordinator/DrainNode", kOperator, kCoordinator},
     MethodRule{"/poseidon.v1.ParameterServer/Exchange", kWorker, kServer, kTensors},
     MethodRule{"/poseidon.v1.LocalAggregation/Exchange", kWorker, kWorker, kTensors},
     MethodRule{"/poseidon.v1.FactorExchange/Exchange", kWorker, kWorker, kTensors},
