@@ -81,13 +81,21 @@ std::string checkpoints_to_text(const v1::ListCheckpointsResponse& list) {
 
 absl::StatusOr<std::optional<std::string>> save_outcome(const v1::RequestCheckpointResponse& asked,
                                                         const v1::ListCheckpointsResponse& list) {
+  const auto is_own = [&asked](const v1::CheckpointInfo& info) {
+    return info.asked() && covers(info, asked);
+  };
   for (const v1::CheckpointInfo& info : list.committed()) {
-    if (covers(info, asked)) return info.id();
+    if (is_own(info)) return info.id();
   }
-  if (list.has_making() && covers(list.making(), asked)) return std::nullopt;
-  if (list.has_failed() && covers(list.failed(), asked)) {
+  if (list.has_making() && is_own(list.making())) return std::nullopt;
+  if (list.has_failed() && is_own(list.failed())) {
     return absl::AbortedError(
         absl::StrCat("checkpoint ", list.failed().id(), " failed: ", list.failed().reason()));
+  }
+  // It is neither in the making nor there: another coordinator took over, which does not know of
+  // it, or newer ones have taken its place (checkpoint.keep). One of those is as good.
+  for (const v1::CheckpointInfo& info : list.committed()) {
+    if (covers(info, asked)) return info.id();
   }
   if (list.job_id() != asked.job_id() || list.ended()) {
     return absl::AbortedError(

@@ -20,8 +20,8 @@ nlohmann::json checkpoints_to_json(const v1::ListCheckpointsResponse& list);
 /// The same as a table.
 std::string checkpoints_to_text(const v1::ListCheckpointsResponse& list);
 
-/// The outcome of a requested checkpoint: the id of one at least as far, nullopt while it is
-/// pending, or ABORTED with the reason.
+/// The outcome of a requested checkpoint: its id (or that of a later one of its epoch, if it is
+/// gone already), nullopt while it is pending, or ABORTED with the reason.
 absl::StatusOr<std::optional<std::string>> save_outcome(const v1::RequestCheckpointResponse& asked,
                                                         const v1::ListCheckpointsResponse& list);
 

@@ -25,6 +25,12 @@ v1::CheckpointInfo info(const char* id, std::uint64_t iteration, bool committed)
   return made;
 }
 
+/// That an operator asked for.
+v1::CheckpointInfo own(v1::CheckpointInfo made) {
+  made.set_asked(true);
+  return made;
+}
+
 v1::ListCheckpointsResponse running() {
   v1::ListCheckpointsResponse list;
   list.set_job_id("digits-12");
@@ -73,19 +79,38 @@ TEST(CheckpointFormatTest, TheTableTellsTheSame) {
 TEST(SaveOutcomeTest, WaitsUntilOneIsAsFar) {
   v1::ListCheckpointsResponse list = running();
   EXPECT_EQ(*save_outcome(asked(), list), std::nullopt);
-  *list.mutable_making() = info("12-416", 416, false);
+  *list.mutable_making() = own(info("12-416", 416, false));
   EXPECT_EQ(*save_outcome(asked(), list), std::nullopt) << "put off, not failed";
-  *list.mutable_failed() = info("12-412", 412, false);
+  *list.mutable_failed() = own(info("12-412", 412, false));
   EXPECT_EQ(*save_outcome(asked(), list), std::nullopt) << "of the one that was too late";
-  *list.add_committed() = info("12-416", 416, true);
+  *list.add_committed() = own(info("12-416", 416, true));
   EXPECT_EQ(*save_outcome(asked(), list), "12-416");
+}
+
+TEST(SaveOutcomeTest, NamesItsOwnAndNoPeriodicOne) {
+  v1::ListCheckpointsResponse list = running();
+  *list.mutable_making() = own(info("12-414", 414, false));
+  *list.add_committed() = info("12-413", 413, true);
+  EXPECT_EQ(*save_outcome(asked(), list), std::nullopt) << "a periodic one was committed first";
+  *list.mutable_failed() = info("12-413", 413, false);
+  EXPECT_EQ(*save_outcome(asked(), list), std::nullopt) << "a periodic one has failed";
+  *list.add_committed() = own(info("12-414", 414, true));
+  list.clear_making();
+  EXPECT_EQ(*save_outcome(asked(), list), "12-414");
+}
+
+TEST(SaveOutcomeTest, TakesALaterOneWhereItsOwnIsGone) {
+  v1::ListCheckpointsResponse list = running();
+  *list.add_committed() = info("12-420", 420, true);
+  *list.mutable_making() = info("12-430", 430, false);
+  EXPECT_EQ(*save_outcome(asked(), list), "12-420") << "checkpoint.keep has removed its own";
 }
 
 TEST(SaveOutcomeTest, FailsWithTheReason) {
   v1::ListCheckpointsResponse list = running();
   *list.mutable_failed() = info("12-300", 300, false);
   EXPECT_EQ(*save_outcome(asked(), list), std::nullopt) << "an earlier one";
-  *list.mutable_failed() = info("12-412", 412, false);
+  *list.mutable_failed() = own(info("12-412", 412, false));
   const absl::Status failed = save_outcome(asked(), list).status();
   EXPECT_TRUE(absl::IsAborted(failed));
   EXPECT_THAT(failed.message(), HasSubstr("12-412 failed: no space left"));

@@ -47,18 +47,28 @@ absl::StatusOr<v1::ListCheckpointsResponse> CheckpointCalls::list(
     const v1::ListCheckpointsRequest& /*request*/) {
   v1::ListCheckpointsResponse out;
   MutexLock lock(context_.mutex);
-  for (const auto& [snapshot, manifest] : checkpoints_.catalog().all())
+  const auto is_asked = [this](SnapshotId snapshot) {
+    return host_.job() != nullptr && host_.job()->view().checkpoints.is_asked(snapshot);
+  };
+  for (const auto& [snapshot, manifest] : checkpoints_.catalog().all()) {
     fill(manifest, *out.add_committed());
+    out.mutable_committed()->rbegin()->set_asked(is_asked(snapshot));
+  }
   for (const std::string& file : checkpoints_.catalog().unread()) out.add_unread(one_line(file));
   if (!host_.job()) return out;
   const CheckpointCommit& checkpoints = host_.job()->view().checkpoints;
   if (const auto& last = checkpoints.last(); last && !last->committed) {
     fill(*host_.job(), last->snapshot, last->reason, *out.mutable_failed());
+    out.mutable_failed()->set_asked(is_asked(last->snapshot));
   }
-  const std::optional<Iteration> making = checkpoints.in_the_making();
+  // Who asked for one wants to see that one.
+  const Epoch epoch = host_.job()->epoch();
+  std::optional<Iteration> making = checkpoints.asked_for();
+  if (!making || !is_asked(snapshot_id(epoch, *making))) making = checkpoints.in_the_making();
   if (making && !host_.job()->ended()) {
-    fill(*host_.job(), snapshot_id(host_.job()->epoch(), *making), "in the making",
-         *out.mutable_making());
+    const SnapshotId snapshot = snapshot_id(epoch, *making);
+    fill(*host_.job(), snapshot, "in the making", *out.mutable_making());
+    out.mutable_making()->set_asked(is_asked(snapshot));
   }
   out.set_job_id(host_.job()->description().id);
   out.set_epoch(host_.job()->epoch().value());

@@ -202,6 +202,46 @@ TEST_F(TrainingTest, ACheckpointThatFailedIsTold) {
                     HasSubstr("no space left on the device"), HasSubstr("there is none yet")));
 }
 
+// The first version was too late, and a periodic checkpoint came before the second.
+TEST_F(TrainingTest, AnOperatorsCheckpointIsToldFromAPeriodicOne) {
+  start(1);
+  v1::RequestCheckpointRequest request;
+  request.set_protocol_version(kProtocolVersion);
+  const auto asked = cluster_->request_checkpoint(request);
+  ASSERT_TRUE(asked.ok()) << asked.status();
+  const auto list = [&] {
+    v1::ListCheckpointsRequest all;
+    all.set_protocol_version(kProtocolVersion);
+    auto listed = cluster_->list_checkpoints(all);
+    EXPECT_TRUE(listed.ok()) << listed.status();
+    return listed.ok() ? *listed : v1::ListCheckpointsResponse();
+  };
+  EXPECT_TRUE(list().making().asked());
+  EXPECT_EQ(list().making().iteration(), asked->iteration());
+  const auto report = [&](std::uint64_t iteration, bool stored) {
+    v1::NodeMessage message;
+    message.mutable_checkpoint()->set_epoch(1);
+    message.mutable_checkpoint()->set_iteration(iteration);
+    message.mutable_checkpoint()->set_stored(stored);
+    message.mutable_checkpoint()->set_too_late(!stored);
+    for (const auto& server : servers_) cluster_->on_message(server.get(), message);
+    run_tasks();
+  };
+  report(asked->iteration(), false);
+  const std::uint64_t own = list().making().iteration();
+  ASSERT_GT(own, asked->iteration() + 1);
+  report(own - 1, true);
+  ASSERT_EQ(list().committed_size(), 1);
+  EXPECT_FALSE(list().committed(0).asked());
+  EXPECT_TRUE(list().making().asked());
+  EXPECT_EQ(list().making().iteration(), own);
+  report(own, true);
+  ASSERT_EQ(list().committed_size(), 2);
+  EXPECT_TRUE(list().committed(1).asked());
+  EXPECT_EQ(list().committed(1).iteration(), own);
+  EXPECT_FALSE(list().has_making());
+}
+
 TEST_F(ClusterTest, APlaceIsKeptForAsLongAsWasPromised) {
   go_on(std::chrono::seconds(29));
   EXPECT_THAT(status().message(), HasSubstr("waits for server 1"));

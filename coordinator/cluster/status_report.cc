@@ -256,7 +256,7 @@ CoordinatorFigures StatusReport::figures(const std::set<NodeId>& silent_nodes) c
     job.newest = NewestCheckpoint{.iteration = newest->iteration(),
                                   .bytes = newest->bytes,
                                   .time_unix_s = newest->time_unix_s,
-                                  .seconds = checkpoints.slowest_seconds()};
+                                  .seconds = checkpoints.totals().slowest_seconds};
   }
   return figures;
 }

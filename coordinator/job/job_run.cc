@@ -324,6 +324,7 @@ JobActions JobRun::on_model_stored(Epoch epoch, Nanoseconds now) {
 absl::StatusOr<JobActions> JobRun::save_checkpoint(Nanoseconds now) {
   JobActions actions;
   if (absl::Status asked = saving_.ask(now, actions); !asked.ok()) return asked;
+  job_.checkpoints.mark_asked();
   return actions;
 }
 
@@ -381,8 +382,8 @@ void JobRun::extend_deadlines(Nanoseconds duration, Nanoseconds now) {
 
 JobCounts JobRun::counts() const {
   JobCounts counts = recovery_.counts();
-  counts.checkpoints_committed = job_.checkpoints.commits();
-  counts.checkpoints_failed = job_.checkpoints.failures();
+  counts.checkpoints_committed = job_.checkpoints.totals().commits;
+  counts.checkpoints_failed = job_.checkpoints.totals().failures;
   counts.passes = training_.passes();
   return counts;
 }

@@ -79,7 +79,7 @@ void CheckpointCommit::give_up(Iteration iteration, const std::string& reason,
     asks_again_.reset();
   }
   last_ = {.snapshot = snapshot, .committed = false, .reason = reason};
-  if (has_failed) ++failures_;
+  if (has_failed) ++totals_.failures;
   actions.emplace_back(ForgetParts{.snapshot = snapshot, .stores = epoch_.frame.stores});
   actions.emplace_back(CheckpointLog{
       .alarm = has_failed,
@@ -163,6 +163,15 @@ absl::StatusOr<CheckpointActions> CheckpointCommit::ask(Iteration completed, Nan
   return actions;
 }
 
+void CheckpointCommit::mark_asked() {
+  if (asked_) {
+    for_operators_.insert(snapshot_id(epoch_.id, *asked_));
+  } else if (last_) {
+    for_operators_.insert(last_->snapshot);
+  }
+  forget_oldest(for_operators_);
+}
+
 CheckpointActions CheckpointCommit::ask_held(Iteration version, Nanoseconds now) {
   CheckpointActions actions;
   if (asked_ && *asked_ != version) {
@@ -191,8 +200,10 @@ void CheckpointCommit::ask_further(Nanoseconds now, CheckpointActions& actions) 
     give_up(*asked_, "training reached its last iteration before the nodes heard of it", actions);
     return;
   }
+  const bool operator_waits = asked_ && is_asked(snapshot_id(epoch_.id, *asked_));
   asked_ = std::min(std::max(least, epoch_.furthest + epoch_.lead), last_iteration_);
   while (epoch_.given_up.contains(*asked_) && *asked_ < last_iteration_) ++*asked_;
+  if (operator_waits) for_operators_.insert(snapshot_id(epoch_.id, *asked_));
   if (epoch_.given_up.contains(*asked_)) {
     give_up(*asked_, "no iteration is left but the last, whose checkpoint has failed", actions);
     return;
@@ -249,7 +260,7 @@ CheckpointActions CheckpointCommit::on_manifest_written(SnapshotId snapshot,
   }
   if (of_this_epoch) {
     if (const auto made = epoch_.making.find(iteration); made != epoch_.making.end()) {
-      slowest_seconds_ = made->second.seconds;
+      totals_.slowest_seconds = made->second.seconds;
       epoch_.making.erase(made);
     }
     epoch_.settled.insert(iteration);
@@ -257,7 +268,7 @@ CheckpointActions CheckpointCommit::on_manifest_written(SnapshotId snapshot,
     if (asked_ == iteration) asked_.reset();
   }
   last_ = {.snapshot = snapshot, .committed = true, .reason = ""};
-  ++commits_;
+  ++totals_.commits;
   actions.emplace_back(CheckpointLog{
       .alarm = false,
       .text = absl::StrFormat("checkpoint %s is committed: iteration %d, %d bytes on %d servers",

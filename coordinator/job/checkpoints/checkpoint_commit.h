@@ -64,6 +64,12 @@ struct CheckpointOutcome {
   std::string reason;  ///< why not
 };
 
+/// In this life of the coordinator.
+struct CheckpointTotals {
+  std::uint64_t commits = 0, failures = 0;
+  std::optional<double> slowest_seconds;  ///< of the slowest server, for the newest committed one
+};
+
 struct CheckpointCommitOptions {
   /// From the first report of a version until all servers have sealed it.
   Nanoseconds timeout = std::chrono::minutes(10);
@@ -107,6 +113,12 @@ class CheckpointCommit {
 
   /// Somebody wants one now. FAILED_PRECONDITION while another is asked for.
   absl::StatusOr<CheckpointActions> ask(Iteration completed, Nanoseconds now);
+
+  /// After ask(): an operator waits for the version that is asked for, or was there already. Where
+  /// a later one is asked for in its place, for that one.
+  void mark_asked();
+  /// Whether an operator waits or has waited for this one, in this life of the coordinator.
+  bool is_asked(SnapshotId snapshot) const { return for_operators_.contains(snapshot); }
 
   /// Training is halted, and this version is in memory: it is saved from there. Joins one that is
   /// in the making.
@@ -167,11 +179,7 @@ class CheckpointCommit {
   }
   /// The newest version of this epoch that is begun or asked for, and neither committed nor failed.
   std::optional<Iteration> in_the_making() const;
-  /// How many have been committed, and have failed.
-  std::uint64_t commits() const { return commits_; }
-  std::uint64_t failures() const { return failures_; }
-  /// What the slowest server took for the newest one that was committed in this life.
-  std::optional<double> slowest_seconds() const { return slowest_seconds_; }
+  const CheckpointTotals& totals() const { return totals_; }
   /// Whether this version of this epoch is committed or has failed. One of the last 1024.
   bool is_settled(Iteration iteration) const {
     return iteration <= epoch_.settled_until || epoch_.settled.contains(iteration) ||
@@ -218,6 +226,7 @@ class CheckpointCommit {
   OfEpoch epoch_;
   Iteration told_ = 0;  ///< all before it are in metrics.jsonl
   std::optional<Iteration> asked_;
+  std::set<SnapshotId> for_operators_;  ///< whatever has become of them; the last few
   Nanoseconds asked_since_{0};
   bool asked_is_held_ = false;             ///< training stands still: no later one will do
   std::optional<Nanoseconds> asks_again_;  ///< when: its nodes were busy
@@ -227,8 +236,7 @@ class CheckpointCommit {
   std::optional<SnapshotId> needed_;
   std::map<SnapshotId, CheckpointManifest> writing_, removing_;
   std::optional<CheckpointOutcome> last_;
-  std::uint64_t commits_ = 0, failures_ = 0;
-  std::optional<double> slowest_seconds_;
+  CheckpointTotals totals_;
 };
 
 }  // namespace poseidon

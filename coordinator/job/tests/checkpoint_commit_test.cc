@@ -355,6 +355,42 @@ TEST_F(CommitTest, AsksForAVersionThatIsStillToCome) {
   EXPECT_FALSE(commit_.asked_for());
 }
 
+TEST_F(CommitTest, KnowsWhichOnesAnOperatorAskedFor) {
+  EXPECT_TRUE(commit_.ask(10, kNow).ok());
+  EXPECT_EQ(commit_.asked_for(), 12);
+  EXPECT_FALSE(commit_.is_asked(snapshot_id(kEpoch, 12))) << "a change of the plan wants it";
+  commit_.mark_asked();
+  EXPECT_TRUE(commit_.is_asked(snapshot_id(kEpoch, 12)));
+  failed(12, MissingPart::kTooLate);
+  const std::optional<Iteration> later = commit_.asked_for();
+  ASSERT_TRUE(later && *later > 12);
+  EXPECT_TRUE(commit_.is_asked(snapshot_id(kEpoch, *later))) << "the wish goes with it";
+  commit(*later + 1);  // a periodic one, first
+  EXPECT_FALSE(commit_.is_asked(snapshot_id(kEpoch, *later + 1)));
+  EXPECT_EQ(commit_.asked_for(), later);
+  commit(*later);
+  EXPECT_TRUE(commit_.is_asked(snapshot_id(kEpoch, *later)));
+  commit(*later + 10);
+  EXPECT_FALSE(commit_.is_asked(snapshot_id(kEpoch, *later + 10))) << "nobody waits any more";
+
+  EXPECT_TRUE(commit_.ask(*later + 10, kNow).ok());
+  commit_.mark_asked();
+  const Iteration last = *commit_.asked_for();
+  failed(last);
+  EXPECT_TRUE(commit_.is_asked(snapshot_id(kEpoch, last))) << "and has failed";
+  begin(Epoch(6), 0);
+  EXPECT_TRUE(commit_.is_asked(snapshot_id(kEpoch, *later))) << "also in the next epoch";
+}
+
+TEST_F(CommitTest, AWishThatTheEpochsEndOvertakesIsNotThatOfTheNext) {
+  EXPECT_TRUE(commit_.ask(10, kNow).ok());
+  commit_.mark_asked();
+  begin(Epoch(6), 0);
+  EXPECT_TRUE(commit_.ask(10, kNow).ok());
+  EXPECT_EQ(commit_.asked_for(), 12);
+  EXPECT_FALSE(commit_.is_asked(snapshot_id(Epoch(6), 12)));
+}
+
 TEST_F(CommitTest, WhatFindsNoRoomBesideEarlierOnesIsAskedForAgain) {
   commit_.on_loss(41, 0.1);
   ASSERT_TRUE(commit_.ask(42, kNow).ok());
@@ -476,7 +512,7 @@ TEST_F(CommitTest, WhatAnEarlierCoordinatorCommittedInTheEpochIsSettled) {
 TEST_F(CommitTest, WhatIsRemovedInItsTurnHasNotFailedButWhatIsWaitedForHas) {
   for (const Iteration version : {10, 20, 30}) commit(version);  // 10 is not kept
   EXPECT_TRUE(failed(10).empty());
-  EXPECT_EQ(commit_.failures(), 0u);
+  EXPECT_EQ(commit_.totals().failures, 0u);
   begin(kEpoch, 0);  // another process: training is not known to be as far as its checkpoints
   commit_.ask_held(25, kNow);
   failed(25);
