@@ -13,6 +13,7 @@ namespace poseidon::service_calibration_test {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr const char* kJob = R"({"name": "calibrate"})";
 
@@ -61,6 +62,51 @@ TEST_F(CalibrationServiceTest, AnswersBecomeThePlan) {
       EXPECT_EQ(task.epoch(), done.epoch());
     }
   }
+}
+
+TEST_F(CalibrationServiceTest, ALaterRunHasTheSchemesOfTheLastOne) {
+  add_nodes(measured);
+  const auto run = [&] {
+    EXPECT_TRUE(testing_support::eventually([&] { return submit(2, 1, kJob).ok(); }, kPatience));
+    return await([&](const v1::GetStatusResponse& r) {
+      return r.job_id() == submitted_.job_id() && r.state() == "done";
+    });
+  };
+  const v1::GetStatusResponse first = run();
+  EXPECT_THAT(first.plan_basis(), Not(HasSubstr("last run")));
+  const std::filesystem::path file = folder_ / "state" / "plans" / (std::string(64, 'c') + ".json");
+  EXPECT_TRUE(
+      testing_support::eventually([&] { return std::filesystem::exists(file); }, kPatience));
+  const v1::GetStatusResponse second = run();
+  EXPECT_THAT(second.plan_basis(), HasSubstr("with the schemes of the plan of " + first.job_id()));
+  EXPECT_EQ(second.layers(1).scheme(), first.layers(1).scheme());
+
+  // Another coordinator, and a plan that these measurements would never give.
+  const auto kept_of = [&](const std::string& job_id) {
+    return testing_support::eventually(
+        [&] { return read_file(file).find('"' + job_id + '"') != std::string::npos; }, kPatience);
+  };
+  ASSERT_TRUE(kept_of(second.job_id()));
+  std::string text = read_file(file);
+  text.erase(text.find("\"checksum"),
+             text.find('\n', text.find("\"checksum")) - text.find("\"checksum"));
+  const std::string was = second.layers(1).scheme();
+  const std::string other = was == "ps" ? "sfb" : "ps";
+  const std::string scheme = "\"fc\": \"";
+  ASSERT_NE(text.find(scheme + was), std::string::npos) << text;
+  text.replace(text.find(scheme + was), (scheme + was).size(), scheme + other);
+  std::ofstream(file) << text;
+  const v1::GetStatusResponse third = run();
+  if (third.layers(1).scheme() == was) {
+    EXPECT_THAT(third.plan_basis(),
+                HasSubstr("to pin that one: \"sync\": {\"scheme\":\"" + other + "\"}"));
+  } else {
+    EXPECT_THAT(third.plan_basis(), HasSubstr("with the schemes of"));
+  }
+
+  ASSERT_TRUE(kept_of(third.job_id()));
+  std::ofstream(file) << "no JSON";
+  EXPECT_THAT(run().plan_basis(), Not(HasSubstr("last run"))) << "what is damaged is not used";
 }
 
 TEST_F(CalibrationServiceTest, ASilentNodeCostsTheCalibrationAndIsNamed) {

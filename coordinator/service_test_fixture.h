@@ -150,6 +150,7 @@ class FakeNode final : public ControlEvents {
     test.mutable_test()->set_correct(9);
     test.mutable_test()->set_samples(10);
     EXPECT_TRUE(client_.send(test));
+    if (uploader_.joinable()) uploader_.join();  // of the job before
     uploader_ = std::thread([this, rank, epoch = start.epoch()] { finish(rank, epoch); });
   }
   void on_stop(const v1::StopJob& stop) override {
@@ -325,6 +326,7 @@ inline absl::StatusOr<ResolvedJob> resolver(const std::string& job_json) {
                 {"fc", "fully_connected", {10, 500}, 5010, true}};
   // Only tests of measurements let the coordinator request them.
   job.sync.cost = job_json.find("calibrate") == std::string::npos ? "bytes" : "time";
+  job.plans_key = std::string(64, 'c');
   job.learning_rate = [](Iteration) { return 0.05; };
   job.check_model = [](const SafetensorsHeader& file) {
     return file.find("m") != nullptr ? absl::OkStatus()

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -21,6 +22,14 @@ namespace poseidon {
 namespace {
 
 constexpr const char* kExitCodePayload = "poseidon/exit-code";
+
+/// Where the plan rests on measurements, or is told to be another one than the last run's: the same
+/// job may have another result then. "" elsewhere.
+std::string plan_text(const v1::GetStatusResponse& status) {
+  const bool was_measured = status.predicted_iteration_seconds() > 0.0;
+  const bool is_told = absl::StrContains(status.plan_basis(), "differs from ");
+  return was_measured || is_told ? absl::StrCat("plan         ", status.plan_basis(), "\n") : "";
+}
 
 }  // namespace
 
@@ -37,8 +46,9 @@ std::string outcome_text(const v1::GetStatusResponse& status) {
                     ", loss ", format_measure(status.test_loss()), " after ",
                     status.tested_iteration(), " iterations\n");
   }
-  absl::StrAppend(&text, "model        ", status.run_directory(), "/model.safetensors\n",
-                  "metrics      ", status.run_directory(), "/metrics.jsonl\n");
+  absl::StrAppend(&text, plan_text(status), "model        ", status.run_directory(),
+                  "/model.safetensors\n", "metrics      ", status.run_directory(),
+                  "/metrics.jsonl\n");
   return printable_lines(text);
 }
 
@@ -54,7 +64,7 @@ std::string stopped_text(const v1::GetStatusResponse& status) {
   if (!std::isnan(status.loss())) {
     absl::StrAppend(&text, "last loss    ", format_measure(status.loss()), "\n");
   }
-  absl::StrAppend(&text, "files        ", status.run_directory(), "\n");
+  absl::StrAppend(&text, plan_text(status), "files        ", status.run_directory(), "\n");
   return printable_lines(text);
 }
 

@@ -132,6 +132,7 @@ void JobHost::apply_one(const JobAction& action) {
             watch_.add_line(a.line);
             output_.files().append_line(a.line, a.reaches);
           },
+          [&](const KeepPlans& a) { keep_plans(a.contents); },
           [&](const WriteFile& a) { output_.files().write_file(a.name, a.contents); },
           [&](const CountRefusal& a) { watch_.refuse(a.refusal, a.text); },
           [&](const LogLine& a) {
@@ -196,6 +197,15 @@ void JobHost::take_epoch() {
     MutexLock lock(context_.mutex);
     extend_deadlines(context_.now());
     if (is_job(id)) apply(job_->on_epoch(epoch, context_.now()));
+  });
+}
+
+void JobHost::keep_plans(const std::string& contents) {
+  context_.disk.background->enqueue([this, key = job_->description().plans.key, contents] {
+    const absl::Status kept = context_.state->store_plans(key, contents);
+    if (kept.ok()) return;
+    spdlog::warn("the plan is not kept for the next run of this job: {}",
+                 one_line(std::string(kept.message())));
   });
 }
 

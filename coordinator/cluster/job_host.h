@@ -102,6 +102,7 @@ class JobHost {
   void send_save(const SendSave& save);
   void send_stop(const SendStop& stop);
   void take_epoch();
+  void keep_plans(const std::string& contents);
   void leave_stopped_run();
 
   ClusterContext& context_;

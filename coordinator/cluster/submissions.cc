@@ -11,6 +11,7 @@
 #include "common/base/text.h"
 #include "common/files/file_io.h"
 #include "common/threads/mutex.h"
+#include "coordinator/members/admission.h"
 #include "coordinator/planning/calibrate.h"
 #include "coordinator/planning/node_counts.h"
 #include "coordinator/planning/planner.h"
@@ -54,7 +55,8 @@ absl::Status check_run_path(const std::filesystem::path& path, const std::filesy
   bool is_ours = is_same_folder(path, state);
   for (std::filesystem::path folder = path; !is_ours && folder.has_relative_path();
        folder = folder.parent_path()) {
-    is_ours = is_same_folder(folder, state / "checkpoints");
+    is_ours =
+        is_same_folder(folder, state / "checkpoints") || is_same_folder(folder, state / "plans");
   }
   if (!is_ours) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -315,6 +317,20 @@ void Submissions::on_closed() {
   host_.on_run_closed();
 }
 
+/// Without them the job is planned as if it had never run: what cannot be read is no error.
+PlanMemory Submissions::earlier_plans(const std::string& key) const {
+  if (key.empty()) return {};
+  const std::string source = context_.state->plans_file(key).string();
+  const absl::StatusOr<std::string> text = context_.state->load_plans(key);
+  if (absl::IsNotFound(text.status())) return {};
+  absl::StatusOr<PlanMemory> plans =
+      text.ok() ? PlanMemory::from_json(*text, source) : text.status();
+  if (plans.ok()) return *std::move(plans);
+  spdlog::warn("the plans of earlier runs are not used: {}",
+               one_line(std::string(plans.status().message())));
+  return {};
+}
+
 JobDescription Submissions::describe(const v1::SubmitRequest& request, const ResolvedJob& resolved,
                                      const std::string& run_directory) const {
   JobDescription description;
@@ -335,6 +351,7 @@ JobDescription Submissions::describe(const v1::SubmitRequest& request, const Res
   description.test_every = resolved.test_every;
   description.replace_timeout = Milliseconds(resolved.replace_timeout_ms);
   description.replan = resolved.sync.replan;
+  description.plans = {.key = resolved.plans_key, .earlier = earlier_plans(resolved.plans_key)};
   description.with_workers = resolved.with_workers;
   description.check_model = resolved.check_model;
   const PlannerInput input{.layers = resolved.layers,
@@ -362,6 +379,7 @@ JobDescription Submissions::describe(const v1::SubmitRequest& request, const Res
     all.calibration = std::move(wanted.calibration);
     if (wanted.keep) all.sync.plan = plan_pin_to_json(*wanted.keep);
     all.leaders = std::move(wanted.leaders);
+    all.earlier = std::move(wanted.earlier);
     return make_plan(all);
   };
   description.consider_replan = [input](const Plan& in_force, const std::vector<LayerTimes>& times,

@@ -57,6 +57,7 @@ class Submissions {
   absl::Status reserve();
   JobDescription describe(const v1::SubmitRequest& request, const ResolvedJob& resolved,
                           const std::string& run_directory) const;
+  PlanMemory earlier_plans(const std::string& key) const;
   void on_closed();
 
   ClusterContext& context_;

@@ -61,6 +61,11 @@ struct AppendMetrics {
   /// on disk. Nothing: call nobody.
   std::optional<SnapshotId> reaches;
 };
+/// Keep this, of PlanMemory, in the state directory under the job's key. May fail: then the
+/// next run of the job is planned without it.
+struct KeepPlans {
+  std::string contents;
+};
 /// A small file of the run directory, whole.
 struct WriteFile {
   std::string name;
@@ -82,8 +87,8 @@ struct LogLine {
 };
 using JobAction =
     std::variant<SendAssignment, SendCalibrate, SendStart, SendStop, SendHalt, SendSave, TakeEpoch,
-                 RollBackMetrics, AppendMetrics, WriteFile, CountRefusal, LogLine, ForgetParts,
-                 WriteManifest, RemoveManifest, CheckpointLog>;
+                 RollBackMetrics, AppendMetrics, KeepPlans, WriteFile, CountRefusal, LogLine,
+                 ForgetParts, WriteManifest, RemoveManifest, CheckpointLog>;
 using JobActions = std::vector<JobAction>;
 
 /// A message that does not fit, which changes nothing.

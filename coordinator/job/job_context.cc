@@ -31,7 +31,8 @@ JobContext::JobContext(const JobRunOptions& the_options, JobDescription the_desc
       checkpoints(options.checkpoints, description.checkpoints.keep, description.iterations,
                   description.committed),
       source(checkpoints, description.checkpoints.every),
-      staffing(needs_of(description), options.mishaps, checkpoints) {
+      staffing(needs_of(description), options.mishaps, checkpoints),
+      plans(description.plans.earlier) {
   POSEIDON_CHECK(description.iterations > 0 && description.batch_size > 0, "a checked job");
   POSEIDON_CHECK(
       description.make_plan && description.learning_rate && description.why_no_calibration,

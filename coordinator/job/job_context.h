@@ -19,6 +19,7 @@
 #include "coordinator/job/job_actions.h"
 #include "coordinator/job/job_description.h"
 #include "coordinator/job/job_states.h"
+#include "coordinator/job/plan_memory.h"
 #include "coordinator/job/reports/training_data.h"
 #include "coordinator/job/reports/training_pace.h"
 #include "coordinator/job/staffing/staffing.h"
@@ -44,6 +45,7 @@ struct JobContext {
   std::unique_ptr<EpochRun> run;  ///< never null
   TrainingData data;
   TrainingPace pace;
+  PlanMemory plans;
   DiskRequest next_epoch;  ///< for the number of the next epoch
 
   JobState state() const { return states.state(); }

@@ -20,6 +20,7 @@
 #include "common/plan/plan.h"
 #include "common/plan/plan_pin.h"
 #include "coordinator/job/checkpoints/checkpoint_commit.h"
+#include "coordinator/job/plan_memory.h"
 #include "coordinator/job/reports/calibration_run.h"
 #include "coordinator/job/reports/idle_recoveries.h"
 #include "coordinator/job/reports/standstill.h"
@@ -91,6 +92,11 @@ struct JobDescription {
       with_workers;
   /// Whether a plan that measured times say is better takes the place of the one in force.
   bool replan = true;
+  struct Plans {
+    std::string key;     ///< under which StateDirectory keeps them; "": nothing is kept
+    PlanMemory earlier;  ///< what it had when the job was described
+  };
+  Plans plans;
   struct PlanRequest {
     Epoch epoch;
     std::int64_t batch_size = 0;
@@ -101,6 +107,7 @@ struct JobDescription {
     std::optional<PlanPin> keep;
     /// Groups to keep, or that there are none; unset: those of the job's plan, or by machine.
     std::optional<std::vector<WorkerRank>> leaders;
+    std::optional<EarlierPlan> earlier;  ///< as in PlannerInput
   };
   std::function<absl::StatusOr<Plan>(PlanRequest)> make_plan;  ///< pure
   /// Pure; a plan with a calibration, the layers' times now, what to remember. May be null: nobody

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "coordinator/job/plan_memory.h"
 #include "coordinator/planning/local_groups.h"
 
 namespace poseidon {
@@ -151,6 +152,7 @@ void Preparation::make_plan(std::optional<Calibration> calibration, Nanoseconds 
     keep = job_.source.manifest()->plan;
     leaders = job_.source.manifest()->plan.leaders;
   }
+  const EarlierPlan* const earlier = keep ? nullptr : job_.plans.find(machines_digest(roster));
   absl::StatusOr<Plan> plan =
       job_.description.make_plan({.epoch = run.epoch,
                                   .batch_size = run.elastic.batch_size,
@@ -160,7 +162,8 @@ void Preparation::make_plan(std::optional<Calibration> calibration, Nanoseconds 
                                   .server_machines = machines_of(roster.servers),
                                   .calibration = std::move(calibration),
                                   .keep = std::move(keep),
-                                  .leaders = std::move(leaders)});
+                                  .leaders = std::move(leaders),
+                                  .earlier = earlier ? std::optional(*earlier) : std::nullopt});
   if (!plan.ok()) {
     // Only nodes that were told of the epoch are told of its end.
     if (job_.state() != JobState::kCalibrating) job_.roster().clear();
@@ -182,6 +185,10 @@ void Preparation::make_plan(std::optional<Calibration> calibration, Nanoseconds 
   }
   if (run.plan || job_.source.manifest() != nullptr) {
     actions.emplace_back(RollBackMetrics{run.first_iteration});
+  }
+  if (earlier != nullptr) {
+    const std::string compared = compare_with_earlier(*earlier, *plan, job_.description.id);
+    if (!compared.empty()) absl::StrAppend(&run.plan_basis, "; ", compared);
   }
   run.plan = std::make_shared<const Plan>(*std::move(plan));
   tell_of_plan(now, actions);
@@ -209,6 +216,19 @@ void Preparation::tell_of_plan(Nanoseconds now, JobActions& actions) {
   for (const Participant& server : roster.servers) {
     actions.emplace_back(SendAssignment{.node = server.node.id, .index = server.index});
   }
+}
+
+/// So that the next run of the job can be like this one. What was not measured needs no memory: the
+/// byte rule gives the same plan each time.
+void Preparation::keep_plan(JobActions& actions) {
+  const Plan& plan = *job_.run->plan;
+  if (job_.description.plans.key.empty() || !plan.calibration || !plan.calibration->measured) {
+    return;
+  }
+  EarlierPlan kept = earlier_plan(plan, job_.description.id);
+  if (kept.schemes.empty()) return;
+  if (!job_.plans.remember(machines_digest(job_.roster()), std::move(kept))) return;
+  actions.emplace_back(KeepPlans{job_.plans.to_json()});
 }
 
 // ---- getting ready ----
@@ -271,6 +291,7 @@ void Preparation::begin_training(std::optional<Nanoseconds> stopped, Nanoseconds
   const EpochRun& run = *job_.run;
   job_.states.transition(JobEvent::kWorkersReady, now);
   job_.staffing.on_trained();
+  keep_plan(actions);
   job_.checkpoints.set_data(job_.data.identity());
   job_.source.set_lines_lost(false);
   job_.message.clear();

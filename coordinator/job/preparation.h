@@ -53,6 +53,7 @@ class Preparation {
   void go_on_calibrating(Nanoseconds now, JobActions& actions);
   void make_plan(std::optional<Calibration> calibration, Nanoseconds now, JobActions& actions);
   void tell_of_plan(Nanoseconds now, JobActions& actions);
+  void keep_plan(JobActions& actions);
   void forget_untrained_data();
 
   JobContext& job_;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/files/sha256.h"
 #include "common/job/job.h"
 #include "common/plan/chunking.h"
 #include "common/plan/plan_pin.h"
@@ -49,6 +51,22 @@ absl::Status check_pinned_chunks(const JobSpec& job) {
       "the plan to use only its schemes"));
 }
 
+namespace {
+
+/// Of a job that has been parsed. Other spellings of one job may have other keys, which costs only
+/// what is kept of them.
+std::string plans_key(const std::string& job_json) {
+  const nlohmann::json job = nlohmann::json::parse(job_json);
+  nlohmann::json planned = nlohmann::json::object();
+  for (const char* key :
+       {"model", "optimizer", "batch_size", "micro_batches", "precision", "sync"}) {
+    if (job.contains(key)) planned[key] = job[key];
+  }
+  return absl::BytesToHexString(sha256(planned.dump()));
+}
+
+}  // namespace
+
 absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
   POSEIDON_ASSIGN_OR_RETURN(const JobSpec job, parse_job(job_json));
   // Submitted jobs carry their network inline and their paths absolute; the folder stays unused.
@@ -63,6 +81,7 @@ absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
   return ResolvedJob{
       .name = job.name,
       .weights = job.init.weights,
+      .plans_key = plans_key(job_json),
       .batch_size = job.batch_size,
       .iterations = job.iterations,
       .min_workers = job.membership.min_workers,

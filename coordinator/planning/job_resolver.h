@@ -23,7 +23,10 @@ namespace poseidon {
 
 struct ResolvedJob {
   std::string name;
-  std::string weights;          ///< init.weights; "" for none
+  std::string weights;  ///< init.weights; "" for none
+  /// Equal for jobs that are planned alike on like machines, 64 hexadecimal digits: a digest of
+  /// network, optimizer, batch, arithmetic and sync. "": no plans are kept.
+  std::string plans_key;
   std::int64_t batch_size = 0;  ///< per worker
   Iteration iterations = 0;
   std::int64_t min_workers = 1;

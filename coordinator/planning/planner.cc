@@ -64,26 +64,69 @@ std::string time_reason(Scheme scheme, double iteration_s, double flipped_s) {
 
 struct TimeChoice {
   TimeRuleResult result;
-  /// The shortest iteration would save this share, too little to leave the byte rule for it.
+  double shortest_s = 0.0;  ///< the shortest iteration found, which may be another choice's
+  /// The shortest iteration would save this share, too little to change to it.
   std::optional<double> gain_left;
+  std::string earlier_job;  ///< whose schemes these are; "": those of the byte rule
 };
 
 /// What a measurement says beyond its noise: see kLeastMeasuredGain.
 TimeChoice choose_by_time(const TimeRuleInput& rule) {
   TimeRuleResult best = apply_time_rule(rule);
-  if (!rule.calibration->measured || best.schemes == rule.by_bytes) return {std::move(best), {}};
-  TimeRuleInput as_it_is = rule;
-  as_it_is.free.clear();
-  TimeRuleResult kept = apply_time_rule(as_it_is);
-  const double gain = 1.0 - best.prediction.iteration_s / kept.prediction.iteration_s;
-  if (gain < kLeastMeasuredGain) return {std::move(kept), gain};
-  return {std::move(best), {}};
+  const double shortest_s = best.prediction.iteration_s;
+  if (rule.calibration->measured && best.schemes != rule.by_bytes) {
+    TimeRuleInput as_it_is = rule;
+    as_it_is.free.clear();
+    TimeRuleResult kept = apply_time_rule(as_it_is);
+    const double gain = 1.0 - shortest_s / kept.prediction.iteration_s;
+    if (gain < kLeastMeasuredGain) return {std::move(kept), shortest_s, gain, ""};
+  }
+  return {std::move(best), shortest_s, std::nullopt, ""};
+}
+
+/// The layers that may be chosen, by the schemes of an earlier run; nullopt where it lacks one.
+std::optional<std::vector<Scheme>> as_in(const EarlierPlan& earlier, const TimeRuleInput& rule) {
+  std::vector<Scheme> schemes = rule.by_bytes;
+  for (const std::size_t layer : rule.free) {
+    const auto found = earlier.schemes.find((*rule.layers)[layer].name);
+    if (found == earlier.schemes.end()) return std::nullopt;
+    schemes[layer] = found->second;
+  }
+  return schemes;
+}
+
+void take_sizes(const MessageSizes& sizes, TimeRuleInput& rule) {
+  rule.chunk_bytes = sizes.chunk_bytes;
+  rule.window_bytes = sizes.window_bytes;
+}
+
+/// Takes the schemes of an earlier run, with the sizes of messages that are best for them, where
+/// what was chosen is hardly shorter. `rule` has the sizes to choose from.
+void prefer_earlier(const EarlierPlan& earlier, TimeRuleInput rule, bool any_chunks,
+                    TimeRuleInput& chosen, TimeChoice& choice) {
+  std::optional<std::vector<Scheme>> schemes = as_in(earlier, rule);
+  if (!rule.calibration->measured || !schemes || *schemes == choice.result.schemes) return;
+  rule.by_bytes = *std::move(schemes);
+  rule.free.clear();
+  take_sizes(choose_message_sizes(rule, any_chunks), rule);
+  TimeRuleResult again = apply_time_rule(rule);
+  const double gain = 1.0 - choice.shortest_s / again.prediction.iteration_s;
+  if (gain >= kLeastMeasuredGain) return;
+  chosen.chunk_bytes = rule.chunk_bytes;
+  chosen.window_bytes = rule.window_bytes;
+  choice = {std::move(again), choice.shortest_s, gain, earlier.job_id};
 }
 
 void write_reasons(const TimeChoice& choice, const std::vector<std::size_t>& free, Plan& plan) {
   for (const std::size_t i : free) {
     std::string& reason = plan.layers[i].reason;
-    if (choice.gain_left) {
+    if (!choice.earlier_job.empty()) {
+      const bool ps = choice.result.schemes[i] == Scheme::kPs;
+      reason = absl::StrFormat(
+          "as in %s: %s; the shortest iteration would save %.1f%% in all, less than a measurement "
+          "tells",
+          choice.earlier_job, ps ? "PS" : "SFB", 100.0 * std::max(0.0, *choice.gain_left));
+    } else if (choice.gain_left) {
       absl::StrAppend(&reason,
                       absl::StrFormat("; the shortest iteration would save %.1f%% in all, less "
                                       "than a measurement tells",
@@ -118,13 +161,11 @@ std::vector<double> plan_by_time(const PlannerInput& input, Plan& plan) {
   }
   // Norms are summed chunk by chunk: their last bits must not depend on measurements.
   const bool any_chunks = !input.sync.chunk_bytes && input.norm_scope == NormScope::kNone;
+  const TimeRuleInput unsized = rule;
   const auto take_sizes_for = [&](std::vector<Scheme> schemes) {
-    TimeRuleInput sized = rule;
-    sized.chunk_bytes = plan.chunk_bytes;
+    TimeRuleInput sized = unsized;
     sized.by_bytes = std::move(schemes);
-    const MessageSizes sizes = choose_message_sizes(std::move(sized), any_chunks);
-    rule.chunk_bytes = sizes.chunk_bytes;
-    rule.window_bytes = sizes.window_bytes;
+    take_sizes(choose_message_sizes(std::move(sized), any_chunks), rule);
   };
   // Which sizes are best depends on the schemes and the other way round: first for the byte rule's
   // schemes, then once more for the schemes that were chosen with these sizes.
@@ -132,7 +173,11 @@ std::vector<double> plan_by_time(const PlannerInput& input, Plan& plan) {
   TimeChoice choice = choose_by_time(rule);
   if (choice.result.schemes != rule.by_bytes) {
     take_sizes_for(choice.result.schemes);
-    choice = {apply_time_rule(rule), {}};
+    choice.result = apply_time_rule(rule);
+    choice.shortest_s = choice.result.prediction.iteration_s;
+  }
+  if (chooses && input.earlier) {
+    prefer_earlier(*input.earlier, unsized, any_chunks, rule, choice);
   }
   plan.chunk_bytes = rule.chunk_bytes;
   plan.window_bytes = rule.window_bytes;

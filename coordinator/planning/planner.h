@@ -6,6 +6,7 @@
 // every node. Calls: time_rule.h, message_sizes.h, local_groups.h, placement.h.
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,9 +20,10 @@
 
 namespace poseidon {
 
-/// What the shortest predicted iteration must save over the byte rule's before a *measured*
-/// calibration may leave the byte rule: measurements of two runs differ a little, schemes round
-/// differently, and the same job should give the same bits. A share of the iteration.
+/// What the shortest predicted iteration must save before a *measured* calibration may leave the
+/// schemes of an earlier run, or without one the byte rule's: measurements of two runs differ a
+/// little, schemes round differently, and the same job should give the same bits. A share of the
+/// iteration.
 inline constexpr double kLeastMeasuredGain = 0.05;
 
 /// The properties of one parameter layer that planning needs.
@@ -33,6 +35,14 @@ struct PlannerLayer {
   bool is_fully_connected = false;
   std::vector<PlanTensor> tensors;  ///< as in PlanLayer
   std::int64_t multiply_adds = 0;   ///< per sample, forward
+};
+
+/// What an earlier run of the same job on such machines was planned as. Its schemes are all that
+/// the result's bits depend on: sizes of messages and owners of chunks are chosen anew.
+struct EarlierPlan {
+  std::string job_id;                     ///< whose plan it was
+  std::map<std::string, Scheme> schemes;  ///< by layer: all whose weight is a matrix
+  bool operator==(const EarlierPlan&) const = default;
 };
 
 struct PlannerInput {
@@ -50,6 +60,9 @@ struct PlannerInput {
   std::optional<std::vector<WorkerRank>> leaders = std::nullopt;
   /// Unset: cost=time has no times, so the byte rule chooses and there is no prediction.
   std::optional<Calibration> calibration;
+  /// Whose schemes are taken again where the choice is by a measured calibration, and hardly any
+  /// other is shorter.
+  std::optional<EarlierPlan> earlier = std::nullopt;
 };
 
 /// The numbers of nodes of each kind, and of workers that send gradients to servers: all, or, with
@@ -100,7 +113,8 @@ absl::Status check_sync(const std::vector<PlannerLayer>& layers, const SyncSpec&
 absl::Status check_calibration(const PlannerInput& input);
 
 /// With sync.cost "time" and a calibration: the schemes with the shortest predicted iteration
-/// (time_rule.h; with a measured one see kLeastMeasuredGain), chunks to servers by free bandwidth;
+/// (time_rule.h; with a measured one see kLeastMeasuredGain and EarlierPlan), chunks to servers by
+/// free bandwidth;
 /// how much is under way, and where sync.chunk_bytes is unset and no norms are taken the size of
 /// chunks, 2 MiB down to 64 KiB, by message_sizes.h. Otherwise the byte rule, equal bytes. Workers
 /// of one machine are grouped (local_groups.h) unless sync.local_aggregation, norms or fp16 (whose

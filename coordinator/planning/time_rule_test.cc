@@ -442,6 +442,76 @@ TEST(TimeRule, AMeasuredCalibrationLeavesTheByteRuleOnlyForAGainThatItCanTell) {
   EXPECT_LT(of_other_sizes, 50);
 }
 
+// The schemes of an earlier run, whatever rule gave them then.
+TEST(TimeRule, TheSchemesOfAnEarlierRunStayUnlessAMeasurementTellsAGain) {
+  int kept = 0, left = 0;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    SplitMix64 random(seed);
+    PlannerInput input = random_input(random);
+    const Plan best = plan_of(input);
+    EarlierPlan earlier{.job_id = "net-3", .schemes = {}};
+    for (const PlannerLayer& layer : input.layers) {
+      if (layer.is_fully_connected) {
+        earlier.schemes[layer.name] = random.below(2) == 0 ? Scheme::kPs : Scheme::kSfb;
+      }
+    }
+    input.earlier = earlier;
+    EXPECT_EQ(plan_to_json(plan_of(input)), plan_to_json(best)) << "nothing was measured";
+    input.calibration->measured = true;
+    const Plan again = plan_of(input);
+    std::vector<Scheme> as_before;
+    for (const PlanLayer& layer : again.layers) {
+      if (layer.shape.size() == 2) as_before.push_back(earlier.schemes.at(layer.name));
+    }
+    PlannerInput fresh = input;
+    fresh.earlier.reset();
+    const Plan chosen = plan_of(fresh);
+    if (fully_connected_schemes(chosen) == as_before) {
+      EXPECT_EQ(plan_to_json(again), plan_to_json(chosen)) << seed;
+    } else if (fully_connected_schemes(again) == as_before) {
+      ++kept;
+      EXPECT_LE(again.prediction->iteration_s,
+                best.prediction->iteration_s / (1 - kLeastMeasuredGain) * (1 + 1e-9))
+          << seed;
+      const bool said = std::ranges::any_of(again.layers, [](const PlanLayer& layer) {
+        return layer.reason.find("as in net-3: ") == 0;
+      });
+      EXPECT_TRUE(said) << seed;
+      // Its measured neighbour: with the schemes in force there is nothing to leave.
+      PlannerInput third = input;
+      third.earlier->job_id = "net-4";
+      for (LayerTimes& times : third.calibration->layers) times.forward_s *= 1.002;
+      EXPECT_EQ(fully_connected_schemes(plan_of(third)), as_before) << seed;
+    } else {
+      ++left;
+      EXPECT_EQ(plan_to_json(again), plan_to_json(chosen)) << seed;
+    }
+  }
+  EXPECT_GT(kept, 5);
+  EXPECT_GT(left, 5);
+}
+
+TEST(TimeRule, AnEarlierRunOfOtherLayersIsNoGuide) {
+  PlannerInput input = cluster_input(vgg19(1000), 32, 8, titan_x(10));
+  input.calibration->measured = true;
+  const std::string chosen = plan_to_json(plan_of(input));
+  input.earlier = EarlierPlan{.job_id = "net-3", .schemes = {{"fc6", Scheme::kPs}}};
+  EXPECT_EQ(plan_to_json(plan_of(input)), chosen);
+}
+
+// What the job asks for by name is no choice, of this run or an earlier one.
+TEST(TimeRule, AnEarlierRunChangesNoLayerThatTheJobNames) {
+  PlannerInput input = cluster_input(vgg19(1000), 32, 8, titan_x(10));
+  input.calibration->measured = true;
+  input.sync.layer_schemes = {{"fc6", "ps"}, {"fc7", "sfb"}};
+  input.earlier =
+      EarlierPlan{.job_id = "net-3",
+                  .schemes = {{"fc6", Scheme::kSfb}, {"fc7", Scheme::kPs}, {"fc8", Scheme::kPs}}};
+  const std::vector<Scheme> schemes = fully_connected_schemes(plan_of(input));
+  EXPECT_EQ(schemes[0], Scheme::kPs);
+  EXPECT_EQ(schemes[1], Scheme::kSfb);
+}
+
 TEST(TimeRule, ReasonsSpeakInFittingUnits) {
   PlannerInput input = cluster_input({fully_connected("fc", 16, 16)}, 1, 4, titan_x(40));
   input.calibration->layers[0] = {"fc", 1e-6, 2e-6};

@@ -1,6 +1,9 @@
 #include "coordinator/records/state_directory.h"
 
 #include <algorithm>
+#include <system_error>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -20,9 +23,26 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t kMaxJobRecordBytes = 256 << 20;
 constexpr std::uint64_t kMaxOutcomeBytes = 1 << 20;
 constexpr std::uint64_t kMaxEpochBytes = 64;
+constexpr std::uint64_t kMaxPlansBytes = 1 << 20;
 constexpr char kIdentityFile[] = "STATE_IDENTITY";
 /// A server may take us so far: the other half of all epochs stays ours.
 constexpr std::uint64_t kMostSkipped = kEpochs / 2;
+
+/// What cannot be removed only takes room.
+void remove_oldest(const fs::path& folder, std::size_t most) {
+  std::vector<std::pair<fs::file_time_type, fs::path>> files;
+  std::error_code error;
+  fs::directory_iterator entry(folder, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    std::error_code gone;
+    const fs::file_time_type written = entry->last_write_time(gone);
+    if (!gone) files.emplace_back(written, entry->path());
+  }
+  if (files.size() <= most) return;
+  std::ranges::sort(files);
+  files.resize(files.size() - most);
+  for (const auto& [written, file] : files) fs::remove(file, error);
+}
 
 }  // namespace
 
@@ -104,6 +124,19 @@ void StateDirectory::drop_outcome() const {
 
 absl::StatusOr<std::string> StateDirectory::load_outcome() const {
   return read_file(outcome_file(), kMaxOutcomeBytes);
+}
+
+absl::StatusOr<std::string> StateDirectory::load_plans(const std::string& key) const {
+  return read_file(plans_file(key), kMaxPlansBytes);
+}
+
+absl::Status StateDirectory::store_plans(const std::string& key, std::string_view text) const {
+  const fs::path file = plans_file(key);
+  POSEIDON_RETURN_IF_ERROR(create_folder(file.parent_path()));
+  remove_leftovers(file);
+  POSEIDON_RETURN_IF_ERROR(write(file, text));
+  remove_oldest(file.parent_path(), kMostPlanFiles);
+  return absl::OkStatus();
 }
 
 bool StateDirectory::skip_epochs(std::uint64_t up_to) {

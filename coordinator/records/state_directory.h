@@ -1,7 +1,7 @@
 #pragma once
 
 // The coordinator's own directory (--state-dir): epochs, the current job, the last job's outcome,
-// its identity. Thin: decides nothing.
+// plans of earlier jobs, its identity. Thin: decides nothing.
 //
 // Called by: coordinator/cluster/cluster.h, which decides what to store; a restarted coordinator
 // reads its state here. Calls: the disk.
@@ -64,6 +64,17 @@ class StateDirectory {
   void drop_outcome() const;
   /// NOT_FOUND when there is none.
   absl::StatusOr<std::string> load_outcome() const;
+
+  /// What is kept of the plans of earlier jobs (coordinator/job/plan_memory.h), a file for each
+  /// key, which is of hexadecimal digits. NOT_FOUND where there is none. Any thread.
+  absl::StatusOr<std::string> load_plans(const std::string& key) const;
+  /// Beyond kMostPlanFiles those go that were not written for the longest time. One thread at a
+  /// time.
+  absl::Status store_plans(const std::string& key, std::string_view text) const;
+  static constexpr std::size_t kMostPlanFiles = 200;
+  std::filesystem::path plans_file(const std::string& key) const {
+    return path_ / "plans" / (key + ".json");
+  }
 
   const std::filesystem::path& path() const { return path_; }
 

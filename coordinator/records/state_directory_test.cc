@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <fstream>
 #include <sstream>
 
@@ -112,6 +113,40 @@ TEST_F(StateDirectoryTest, TheStateKeepsTheJob) {
   (*state)->set_job_aside();
   EXPECT_EQ(*(*state)->load_job(), std::nullopt);
   EXPECT_EQ(read_file(folder_ / "job.json.broken"), "three");
+}
+
+TEST_F(StateDirectoryTest, PlansOfEarlierJobsStayUntilThereAreTooMany) {
+  auto state = StateDirectory::open(folder_);
+  ASSERT_TRUE(state.ok());
+  EXPECT_TRUE(absl::IsNotFound((*state)->load_plans("0a").status()));
+  ASSERT_TRUE((*state)->store_plans("0a", "one").ok());
+  ASSERT_TRUE((*state)->store_plans("0a", "two").ok());
+  EXPECT_EQ(*(*state)->load_plans("0a"), "two");
+  const fs::path half = folder_ / "plans" / "0a.json.tmp-1-0";  // of a coordinator that was killed
+  std::ofstream(half) << "tw";
+  ASSERT_TRUE((*state)->store_plans("0a", "three").ok());
+  EXPECT_FALSE(fs::exists(half));
+
+  const fs::file_time_type long_ago = fs::file_time_type::clock::now() - std::chrono::hours(1);
+  for (std::size_t i = 0; i < StateDirectory::kMostPlanFiles; ++i) {
+    const std::string key = "b" + std::to_string(i);
+    ASSERT_TRUE((*state)->store_plans(key, "x").ok());
+    fs::last_write_time((*state)->plans_file(key), long_ago + std::chrono::seconds(i));
+  }
+  EXPECT_TRUE((*state)->load_plans("0a").ok()) << "it was written after the others";
+  EXPECT_TRUE(absl::IsNotFound((*state)->load_plans("b0").status()));
+  ASSERT_TRUE((*state)->store_plans("b1", "y").ok());
+  EXPECT_TRUE((*state)->load_plans("b1").ok()) << "which makes no room";
+  EXPECT_TRUE((*state)->load_plans("b2").ok());
+}
+
+TEST_F(StateDirectoryTest, PlansThatCannotBeKeptAreAnError) {
+  auto state = StateDirectory::open(folder_);
+  ASSERT_TRUE(state.ok());
+  std::ofstream(folder_ / "plans") << "a file";
+  const absl::Status kept = (*state)->store_plans("0a", "one");
+  EXPECT_THAT(std::string(kept.message()), HasSubstr("plans"));
+  EXPECT_FALSE((*state)->load_plans("0a").ok());
 }
 
 TEST_F(StateDirectoryTest, TheStateIsOneCoordinatorsAndKeepsNothingHalfWritten) {

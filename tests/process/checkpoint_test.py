@@ -324,6 +324,7 @@ class Checkpoints(ProcessTest):
         newest = self.listed(cluster)[-1]
         self.refused(2, "keeps its own state", cluster, "restore", "--run-dir", self.folder / "state")
         self.refused(2, "keeps its own state", cluster, "restore", "--run-dir", self.folder / "state/checkpoints/here")
+        self.refused(2, "keeps its own state", cluster, "restore", "--run-dir", self.folder / "state/plans")
         (self.folder / "link").symlink_to("run")
         self.ok(cluster, "restore", "--servers", 1, "--run-dir", f"{self.folder}/./link/")
         cluster.wait_for_iteration(newest["iteration"] + 5)

@@ -157,6 +157,102 @@ TEST_F(CalibratingTest, ABetterPlanIsWrittenDownAndSaidOnce) {
   EXPECT_EQ(job_->view().recovery.recoveries(), 0);
 }
 
+/// The job's memory of earlier runs is what the planner gets, and what training adds to.
+class RememberingTest : public CalibratingTest {
+ protected:
+  void SetUp() override {
+    CalibratingTest::SetUp();
+    begin({});
+  }
+  void begin(const PlanMemory& memory) {
+    JobDescription d = job_->description();
+    d.plans = {.key = "abc", .earlier = memory};
+    d.make_plan = [this, make = job_->description().make_plan](JobDescription::PlanRequest wanted) {
+      asked_ = wanted.earlier;
+      return make(std::move(wanted));
+    };
+    job_.emplace(JobRunOptions{}, d, at(0));
+    actions_ = job_->on_members(cluster(2, 1), at(1));
+  }
+  std::vector<KeepPlans> train() {
+    actions_.clear();
+    for (const std::uint64_t id : {1, 11, 12}) {
+      actions_ = job_->on_ready(NodeId(id), kEpoch, at(3));
+    }
+    EXPECT_EQ(job_->state(), JobState::kRunning);
+    return only<KeepPlans>(actions_);
+  }
+  std::string machines() const { return machines_digest(job_->view().roster); }
+
+  std::optional<EarlierPlan> asked_;
+};
+
+TEST_F(RememberingTest, WhatWasMeasuredIsKeptOnceItTrains) {
+  measure();
+  EXPECT_EQ(asked_, std::nullopt);
+  EXPECT_THAT(job_->view().run.plan_basis, Not(HasSubstr("last run")));
+  EXPECT_THAT(only<KeepPlans>(actions_), IsEmpty()) << "it has not trained";
+  const std::vector<KeepPlans> kept = train();
+  ASSERT_THAT(kept, SizeIs(1));
+  const absl::StatusOr<PlanMemory> memory = PlanMemory::from_json(kept[0].contents, "plans");
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  const EarlierPlan* const plan = memory->find(machines());
+  ASSERT_NE(plan, nullptr);
+  EXPECT_EQ(plan->job_id, job_->description().id);
+  EXPECT_EQ(plan->schemes.at("fc"), job_->view().run.plan->layers[0].scheme);
+}
+
+TEST_F(RememberingTest, TheNextRunIsPlannedWithItAndSaysSo) {
+  measure();
+  PlanMemory memory;
+  EarlierPlan before = earlier_plan(*job_->view().run.plan, "digits-5");
+  memory.remember(machines(), before);
+  begin(memory);
+  measure();
+  EXPECT_EQ(asked_, before);
+  EXPECT_THAT(job_->view().run.plan_basis,
+              HasSubstr("; with the schemes of the plan of digits-5, the last run of this job"));
+  ASSERT_THAT(train(), SizeIs(1)) << "the last run is this one now";
+}
+
+TEST_F(RememberingTest, AnotherPlanSaysWhichLineGivesTheEarlierOne) {
+  measure();
+  PlanMemory memory;
+  EarlierPlan before = earlier_plan(*job_->view().run.plan, "digits-5");
+  Scheme& scheme = before.schemes.at("fc");
+  scheme = scheme == Scheme::kPs ? Scheme::kSfb : Scheme::kPs;
+  const std::string line =
+      absl::StrCat("\"sync\": {\"scheme\":\"", std::string(scheme_name(scheme)), "\"}");
+  memory.remember(machines(), before);
+  begin(memory);
+  measure();  // and this planner never takes an earlier plan
+  EXPECT_THAT(job_->view().run.plan_basis, HasSubstr("differs from the plan of digits-5"));
+  EXPECT_THAT(job_->view().run.plan_basis, HasSubstr(line));
+  EXPECT_THAT(only<LogLine>(actions_)[0].text, HasSubstr(line));
+}
+
+TEST_F(RememberingTest, OfOtherMachinesIsNoGuide) {
+  PlanMemory memory;
+  memory.remember("others", {.job_id = "digits-5", .schemes = {{"fc", Scheme::kSfb}}});
+  begin(memory);
+  measure();
+  EXPECT_EQ(asked_, std::nullopt);
+}
+
+TEST_F(RememberingTest, WhatIsPlannedByBytesIsNotKept) {
+  answer(NodeId(12));
+  actions_ = job_->tick(at(302));
+  ASSERT_EQ(job_->state(), JobState::kPreparingServers);
+  EXPECT_THAT(train(), IsEmpty());
+}
+
+TEST_F(CalibratingTest, AJobWithoutAKeyKeepsNoPlans) {
+  measure();
+  for (const std::uint64_t id : {1, 11, 12}) actions_ = job_->on_ready(NodeId(id), kEpoch, at(3));
+  EXPECT_EQ(job_->state(), JobState::kRunning);
+  EXPECT_THAT(only<KeepPlans>(actions_), IsEmpty());
+}
+
 TEST_F(CalibratingTest, AJobThatDoesNotWantItKeepsItsPlan) {
   JobDescription d = job_->description();
   d.replan = false;
