@@ -46,6 +46,10 @@ void StatusReport::fill_job(v1::GetStatusResponse& out) const {
     if (const std::string text = uploads_.retry_text(); !text.empty()) out.set_message(text);
     if (!output_.refused_text().empty()) out.set_message(output_.refused_text());
     if (out.message().empty()) out.set_message(unsaved_text(view));
+    // Behind what else there is to say: it lasts until a person starts a server.
+    if (const std::string copies = view.saving.copies().text(); !copies.empty()) {
+      out.set_message(absl::StrCat(out.message(), out.message().empty() ? "" : "; ", copies));
+    }
   }
   if (membership_.isolated_since() && !host_.job()->ended()) {
     out.set_message("no message from any node at the moment: training may be further than shown");
@@ -249,6 +253,7 @@ CoordinatorFigures StatusReport::figures(const std::set<NodeId>& silent_nodes) c
       asked > 0 ? std::min(asked, view.staffing.begun_with()) : view.staffing.begun_with();
   job.checkpoint_every = host_.job()->description().checkpoints.every;
   job.checkpoints_kept = checkpoints.committed().size();
+  if (!host_.job()->ended()) job.copies_missing = view.saving.copies().missing();
   if (view.run.plan && view.run.plan->prediction) {
     job.predicted_iteration_s = view.run.plan->prediction->iteration_s;
   }

@@ -17,6 +17,7 @@ enum class EpochEnd : std::uint8_t {
   kStandstill,            ///< all are here, but no iteration ends
   kNodeUnfit,    ///< a node that came later cannot take part, or died before it had trained
   kMoreWorkers,  ///< no trouble: others are taken in
+  kMoreServers,  ///< no trouble: likewise
   kBetterPlan,   ///< no trouble: measured times say so
   kCount         ///< number of reasons, not one itself
 };
@@ -37,6 +38,8 @@ constexpr const char* epoch_end_name(EpochEnd reason) {
       return "node_unfit";
     case EpochEnd::kMoreWorkers:
       return "more_workers";
+    case EpochEnd::kMoreServers:
+      return "more_servers";
     case EpochEnd::kBetterPlan:
       return "better_plan";
     case EpochEnd::kCount:

@@ -358,6 +358,9 @@ JobActions JobRun::tick(Nanoseconds now) {
   }
   change_.tick(now, actions);
   training_.tick(now, actions);
+  if (state() == JobState::kRunning && !ending_.is_trained() && !ending_.is_stopping()) {
+    saving_.watch_copies(now, actions);
+  }
   if (exclusion_.leave_out_silent(now, actions)) return actions;
   if (state() == JobState::kWaiting) waiting_.tick(now, actions);
   ending_.settle(now, actions);

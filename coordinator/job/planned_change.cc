@@ -19,7 +19,12 @@ constexpr Iteration kLeastIterationsLeft = 4;
 
 void PlannedChange::consider_growth(Nanoseconds now, JobActions& actions) {
   const Staffing& staffing = job_.staffing;
-  if (change_ || ending_.is_stopping() || staffing.is_full()) return;
+  if (change_ || ending_.is_stopping()) return;
+  if (const std::size_t servers = staffing.servers_to_add(now); servers > 0) {
+    plan_for_servers(servers, now, actions);
+    return;
+  }
+  if (staffing.is_full()) return;
   const std::size_t workers = job_.workers().size();
   const std::size_t most = staffing.most_workers(now);
   bool any = false;
@@ -32,6 +37,16 @@ void PlannedChange::consider_growth(Nanoseconds now, JobActions& actions) {
              .plan = std::nullopt,
              .at = std::nullopt};
   change_after_ = std::max(change_after_, now + job_.options.growth_delay);
+  job_.log(change_->why, actions);
+}
+
+/// Its chunks and the copies of checkpoints are spread anew when the next epoch begins.
+void PlannedChange::plan_for_servers(std::size_t servers, Nanoseconds now, JobActions& actions) {
+  change_ = {.why = absl::StrFormat("%d more server%s came", servers, servers == 1 ? "" : "s"),
+             .is_for_servers = true,
+             .plan = std::nullopt,
+             .at = std::nullopt};
+  servers_after_ = std::max(servers_after_, now + job_.options.growth_delay);
   job_.log(change_->why, actions);
 }
 
@@ -84,7 +99,7 @@ void PlannedChange::compare_plans(const ReplanDecision& decision, JobActions& ac
 void PlannedChange::tick(Nanoseconds now, JobActions& actions) {
   if (job_.state() != JobState::kRunning || ending_.is_trained() || ending_.is_stopping()) return;
   if (!change_) consider_growth(now, actions);
-  if (!change_ || now < change_after_) return;
+  if (!change_ || now < not_before()) return;
   if (!change_->at) {
     ask_for_checkpoint(now, actions);
   } else if (job_.checkpoints.asked_for()) {
@@ -99,7 +114,7 @@ void PlannedChange::ask_for_checkpoint(Nanoseconds now, JobActions& actions) {
   absl::StatusOr<CheckpointActions> asked = absl::OutOfRangeError("the run is about to end");
   if (is_worth_it()) asked = job_.checkpoints.ask(job_.run->iterations.newest(), now);
   if (!asked.ok()) {  // or an operator's save is under way: later
-    change_after_ = now + job_.options.growth_delay;
+    not_before() = now + job_.options.growth_delay;
     return;
   }
   change_->at = job_.checkpoints.asked_for();
@@ -119,20 +134,29 @@ bool PlannedChange::is_worth_it() const {
 void PlannedChange::on_checkpoint(Nanoseconds now, JobActions& actions) {
   if (!change_ || !is_committed()) return;
   if (job_.run->iterations.completed() < *change_->at) return;
-  // Workers that came may be gone again.
-  if (!is_worth_it() || (!change_->plan && job_.staffing.idle_workers(now) == 0)) {
+  // Nodes that came may be gone again.
+  const std::size_t came =
+      change_->is_for_servers ? job_.staffing.servers_to_add(now) : job_.staffing.idle_workers(now);
+  if (!is_worth_it() || (!change_->plan && came == 0)) {
     give_up(now);
     return;
   }
-  const EpochEnd what = change_->plan ? EpochEnd::kBetterPlan : EpochEnd::kMoreWorkers;
+  const EpochEnd what = change_->plan             ? EpochEnd::kBetterPlan
+                        : change_->is_for_servers ? EpochEnd::kMoreServers
+                                                  : EpochEnd::kMoreWorkers;
   job_.run->next_plan = std::move(change_->plan);
   const std::string why = std::exchange(change_, std::nullopt)->why;
   recovery_.change_over(what, why, now, actions);
 }
 
-void PlannedChange::give_up(Nanoseconds now) {
+void PlannedChange::on_epoch_begun(Nanoseconds now) {
   change_.reset();
   change_after_ = now + job_.options.change_pause;
+}
+
+void PlannedChange::give_up(Nanoseconds now) {
+  not_before() = now + job_.options.change_pause;
+  change_.reset();
 }
 
 }  // namespace poseidon

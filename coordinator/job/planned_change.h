@@ -1,7 +1,7 @@
 #pragma once
 
-// Changes of a job that trains, which are no recoveries: more workers are taken in, or the job goes
-// over to a better plan.
+// Changes of a job that trains, which are no recoveries: more workers or servers are taken in, or
+// the job goes over to a better plan.
 //
 // A change begins with a checkpoint. Training goes on meanwhile, and also if the checkpoint fails.
 // Once it is committed and the metrics reach it, the epoch ends, and the next epoch begins there.
@@ -10,6 +10,7 @@
 // checkpoint is committed.
 // Calls: saving.h for the checkpoint, recovery.h for the way to the next epoch.
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -39,22 +40,27 @@ class PlannedChange {
   /// While the job trains: goes over to what is planned, if its checkpoint is committed and the
   /// metrics reach it.
   void on_checkpoint(Nanoseconds now, JobActions& actions);
-  /// Another epoch begins: no change for a while.
-  void on_epoch_begun(Nanoseconds now) { give_up(now); }
+  /// Another epoch begins: no change for a while, but for servers that are missing.
+  void on_epoch_begun(Nanoseconds now);
   /// No change until the next one is planned.
   void drop() { change_.reset(); }
 
  private:
   struct Change {
     std::string why;
+    bool is_for_servers = false;
     std::optional<Plan> plan;
     std::optional<Iteration> at;  ///< the checkpoint that was asked for
   };
 
+  void plan_for_servers(std::size_t servers, Nanoseconds now, JobActions& actions);
   bool is_worth_it() const;
   void compare_plans(const ReplanDecision& decision, JobActions& actions);
   void ask_for_checkpoint(Nanoseconds now, JobActions& actions);
   bool is_committed() const;
+  Nanoseconds& not_before() {
+    return change_ && change_->is_for_servers ? servers_after_ : change_after_;
+  }
   void give_up(Nanoseconds now);
 
   JobContext& job_;
@@ -62,7 +68,8 @@ class PlannedChange {
   Ending& ending_;
   Recovery& recovery_;
   std::optional<Change> change_;
-  Nanoseconds change_after_{0};  ///< no sooner
+  Nanoseconds change_after_{0};   ///< no sooner
+  Nanoseconds servers_after_{0};  ///< likewise, of servers
   int plan_changes_ = 0;
 };
 

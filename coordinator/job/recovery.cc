@@ -300,7 +300,10 @@ void Recovery::try_replacing(Nanoseconds now, JobActions& actions) {
     wait_for(missing, now, actions);
     return;
   }
-  if (job_.run->plan) job_.staffing.add_workers(now);  // the first epoch has chosen its own
+  if (job_.run->plan) {  // the first epoch has chosen its own
+    job_.staffing.add_workers(now);
+    job_.staffing.add_servers(now);
+  }
   next.ask(now);
   job_.message = absl::StrCat("recovers: ", reason_, "; begins a new epoch");
   actions.emplace_back(TakeEpoch{});

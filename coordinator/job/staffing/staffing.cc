@@ -22,6 +22,16 @@ std::size_t count_left(const std::vector<Participant>& group) {
   return static_cast<std::size_t>(std::ranges::count_if(group, std::not_fn(is_lost)));
 }
 
+/// To begin with.
+std::size_t least_workers(const StaffingNeeds& needs) {
+  return needs.workers > 0 ? needs.workers : static_cast<std::size_t>(needs.min_workers);
+}
+
+/// To go on with.
+std::size_t fewest_workers(const StaffingNeeds& needs) {
+  return static_cast<std::size_t>(std::max<std::int64_t>(needs.min_workers, 1));
+}
+
 void put_in(const std::vector<std::size_t>& order, std::vector<Participant>& group) {
   std::vector<Participant> ordered;
   for (const std::size_t next : order) ordered.push_back(group[next]);
@@ -56,20 +66,17 @@ std::size_t Staffing::least_servers() const {
   return std::max<std::size_t>({needs_.servers, copies, 1});
 }
 
-std::size_t Staffing::least_workers() const {
-  return needs_.workers > 0 ? needs_.workers : static_cast<std::size_t>(needs_.min_workers);
-}
-
 bool Staffing::has_enough() const {
-  return count_role(members_, NodeRole::kWorker) >= least_workers() &&
+  return count_role(members_, NodeRole::kWorker) >= least_workers(needs_) &&
          count_role(members_, NodeRole::kServer) >= least_servers();
 }
 
 std::string Staffing::members_text() const {
-  return absl::StrFormat(
-      "%d of %d workers and %d of %d servers are here",
-      std::min(count_role(members_, NodeRole::kWorker), least_workers()), least_workers(),
-      std::min(count_role(members_, NodeRole::kServer), least_servers()), least_servers());
+  return absl::StrFormat("%d of %d workers and %d of %d servers are here",
+                         std::min(count_role(members_, NodeRole::kWorker), least_workers(needs_)),
+                         least_workers(needs_),
+                         std::min(count_role(members_, NodeRole::kServer), least_servers()),
+                         least_servers());
 }
 
 bool Staffing::choose_nodes(const CheckpointManifest* like) {
@@ -206,14 +213,10 @@ std::string Staffing::fill_vacancies(const StaffingSearch& search) {
   return absl::StrJoin(vacant, ", ");
 }
 
-std::size_t Staffing::fewest_workers() const {
-  return static_cast<std::size_t>(std::max<std::int64_t>(needs_.min_workers, 1));
-}
-
 /// The most workers, of so many, that are allowed together; 0: fewer than the job needs.
 std::size_t Staffing::fitting_workers(std::size_t left) const {
-  while (left >= fewest_workers() && !allows_workers(left)) --left;
-  return left >= fewest_workers() ? left : 0;
+  while (left >= fewest_workers(needs_) && !allows_workers(left)) --left;
+  return left >= fewest_workers(needs_) ? left : 0;
 }
 
 bool Staffing::may_close_vacancies() const {
@@ -230,7 +233,7 @@ void Staffing::close_vacancies() {
   }
 }
 
-// ---- more workers ----
+// ---- more nodes ----
 
 std::size_t Staffing::wanted_workers() const {
   const auto wanted =
@@ -259,6 +262,28 @@ void Staffing::add_workers(Nanoseconds now) {
   while (workers.size() < count) {
     workers.push_back({.node = *next_idle(NodeRole::kWorker, nullptr, {.now = now}),
                        .index = static_cast<std::uint32_t>(workers.size()),
+                       .state = ParticipantState::kWaiting,
+                       .is_new = true,
+                       .is_untried = true});
+  }
+}
+
+std::size_t Staffing::servers_to_add(Nanoseconds now) const {
+  const std::size_t wanted = std::max<std::size_t>(
+      {needs_.servers, static_cast<std::size_t>(needs_.replicas), most_servers_});
+  if (roster_.servers.size() >= wanted) return 0;
+  const auto idle =
+      static_cast<std::size_t>(std::ranges::count_if(members_, [&](const NodeInfo& node) {
+        return node.role == NodeRole::kServer && is_idle(node, {.now = now});
+      }));
+  return std::min(idle, wanted - roster_.servers.size());
+}
+
+void Staffing::add_servers(Nanoseconds now) {
+  std::vector<Participant>& servers = roster_.servers;
+  for (std::size_t count = servers_to_add(now); count > 0; --count) {
+    servers.push_back({.node = *next_idle(NodeRole::kServer, nullptr, {.now = now}),
+                       .index = static_cast<std::uint32_t>(servers.size()),
                        .state = ParticipantState::kWaiting,
                        .is_new = true,
                        .is_untried = true});
