@@ -12,6 +12,7 @@
 #include "cli/commands/checkpoint_command.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/data_command.h"
+#include "cli/commands/drain_command.h"
 #include "cli/commands/stop_command.h"
 #include "cli/commands/tls_command.h"
 #include "cli/commands/top_command.h"
@@ -124,6 +125,21 @@ void add_stop(CLI::App& app, StopOptions& options) {
       "checkpoint, and the last line says how to go on. The cluster keeps running and accepts the\n"
       "next job. Exit code 1 when the checkpoint failed.\n\n"
       "Example:\n  poseidon stop --coordinator 10.0.0.1:4700");
+}
+
+void add_drain(CLI::App& app, DrainOptions& options) {
+  add_coordinator_options(app, options);
+  app.add_option("node", options.node, "HOST:PORT of the worker or server, as `status` shows it")
+      ->required();
+  app.add_flag("--undo", options.undo, "let jobs use the node again");
+  app.add_option("--timeout-s", options.timeout_s, "seconds to wait until the node is drained")
+      ->check(CLI::Range(0, 86400))
+      ->capture_default_str();
+  app.footer(
+      "The job goes on without the node: a worker's share goes to the others, a server's layers\n"
+      "move to the other servers. Then the node may be stopped. It stays drained until --undo, or\n"
+      "until it or the coordinator is started again. Exit code 1 when the job needs the node.\n\n"
+      "Example:\n  poseidon drain 10.0.0.2:4701 --coordinator 10.0.0.1:4700");
 }
 
 void add_status(CLI::App& app, StatusOptions& options) {
@@ -421,6 +437,7 @@ int run(int argc, char** argv) {
   LocalOptions local;
   SubmitOptions submit;
   StopOptions stop;
+  DrainOptions drain;
   StatusOptions status;
   TopOptions top;
   TraceOptions trace;
@@ -436,6 +453,8 @@ int run(int argc, char** argv) {
   CLI::App* submit_command = app.add_subcommand("submit", "Submit a job to a running cluster");
   CLI::App* stop_command =
       app.add_subcommand("stop", "End the running job after a final checkpoint");
+  CLI::App* drain_command =
+      app.add_subcommand("drain", "Take a node out of service; the job goes on without it");
   CLI::App* status_command = app.add_subcommand("status", "Show the state of the cluster");
   CLI::App* top_command = app.add_subcommand("top", "Show the state of the cluster live");
   CLI::App* trace_command =
@@ -447,6 +466,7 @@ int run(int argc, char** argv) {
   add_local(*local_command, local);
   add_submit(*submit_command, submit);
   add_stop(*stop_command, stop);
+  add_drain(*drain_command, drain);
   add_status(*status_command, status);
   add_top(*top_command, top);
   add_trace(*trace_command, trace);
@@ -474,6 +494,7 @@ int run(int argc, char** argv) {
   if (local_command->parsed()) return finish(run_local(local));
   if (submit_command->parsed()) return finish(run_submit(submit));
   if (stop_command->parsed()) return finish(run_stop(stop));
+  if (drain_command->parsed()) return finish(run_drain(drain));
   if (status_command->parsed()) return finish(run_status(status));
   if (top_command->parsed()) return finish(run_top(top));
   if (trace_command->parsed()) return finish(run_trace(trace));

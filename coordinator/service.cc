@@ -14,6 +14,7 @@
 #include "common/pages/http_server.h"
 #include "common/pages/metrics_server.h"
 #include "common/threads/mutex.h"
+#include "coordinator/full_door.h"
 #include "coordinator/members/admission.h"
 #include "coordinator/members/reach_addresses.h"
 #include "coordinator/trace_stream.h"
@@ -344,6 +345,20 @@ class GrpcService final : public v1::Coordinator::CallbackService {
     });
   }
 
+  /// Several times a second.
+  void look_at_door() {
+    const MutexLock lock(mutex_);
+    door_.look(security_->refused(PeerRefusal::kTooMany), SystemClock().now());
+  }
+
+  /// Behind the message: connections were refused, and who is awaited may be among them.
+  void say_if_full(v1::GetStatusResponse& status) {
+    const MutexLock lock(mutex_);
+    const std::string text = door_.text(SystemClock().now());
+    if (text.empty()) return;
+    status.set_message(absl::StrCat(status.message(), status.message().empty() ? "" : "; ", text));
+  }
+
   grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context,
                                    const v1::SubmitRequest* request,
                                    v1::SubmitResponse* response) override {
@@ -397,6 +412,13 @@ class GrpcService final : public v1::Coordinator::CallbackService {
                   [&] { return cluster_->end_job(*request); });
   }
 
+  grpc::ServerUnaryReactor* DrainNode(grpc::CallbackServerContext* context,
+                                      const v1::DrainNodeRequest* request,
+                                      v1::DrainNodeResponse* response) override {
+    return answer(context, "DrainNode", *request, response,
+                  [&] { return cluster_->drain_node(*request); });
+  }
+
   grpc::ServerWriteReactor<v1::TracePart>* Trace(grpc::CallbackServerContext* context,
                                                  const v1::TraceRequest* request) override {
     absl::Status may = admit(context, "Trace");
@@ -421,6 +443,7 @@ class GrpcService final : public v1::Coordinator::CallbackService {
                                                const std::string& peer) {
     absl::StatusOr<v1::GetStatusResponse> status = cluster_->status(request, peer);
     if (!status.ok()) return status;
+    say_if_full(*status);
     v1::CoordinatorCounters& own = *status->mutable_counters();
     fill_refused_connections(*security_, *own.mutable_refused_connections());
     if (const auto expiry = security_->expires_unix_s()) {
@@ -463,6 +486,7 @@ class GrpcService final : public v1::Coordinator::CallbackService {
   Security* const security_;
   Mutex mutex_;
   std::vector<std::weak_ptr<NodeStream>> streams_ ABSL_GUARDED_BY(mutex_);
+  FullDoor door_ ABSL_GUARDED_BY(mutex_);
 };
 
 AddressProbes::Seams probing(bool wanted) {
@@ -481,7 +505,7 @@ class CoordinatorServer final : public CoordinatorService {
       : security_(options.security),
         cluster_(options.cluster, std::move(resolver), std::move(state), clock,
                  disk_with(security_), probing(options.probes_addresses)),
-        site_([this] { return cluster_.view(); }, clock),
+        site_([this] { return view(); }, clock),
         service_(&cluster_, security_.get()),
         pulse_(options.pulse) {}
 
@@ -575,12 +599,19 @@ class CoordinatorServer final : public CoordinatorService {
     return disk;
   }
 
+  StatusView view() {
+    StatusView view = cluster_.view();
+    service_.say_if_full(view.status);
+    return view;
+  }
+
   void timer_loop() {
     MutexLock lock(mutex_);
     while (!stopping_) {
       lock.unlock();
       cluster_.tick();
       service_.cancel_stuck_streams();
+      service_.look_at_door();
       pulse_->turn(SystemClock().now());
       lock.lock();
       changed_.wait_for(mutex_, kTickInterval,

@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <fstream>
+#include <string>
+#include <thread>
 
 #include "coordinator/service_test_fixture.h"
 #include "gmock/gmock.h"
@@ -128,6 +130,30 @@ TEST_F(ServiceSecurityTest, OnlyWorkersUploadTheModel) {
   const auto writer = stub->UploadModel(&context, &response);
   EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED);
   EXPECT_EQ(wrong_roles(), 1U);
+}
+
+TEST_F(ServiceSecurityTest, StatusSaysThatConnectionsAreRefusedAsTooMany) {
+  const auto stub = stub_of(PeerRole::kOperator);
+  const auto message = [&stub] {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kPatience);
+    v1::GetStatusRequest request;
+    request.set_protocol_version(kProtocolVersion);
+    v1::GetStatusResponse response;
+    const grpc::Status status = stub->GetStatus(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response.message();
+  };
+  EXPECT_THAT(message(), ::testing::Not(HasSubstr("too_many")));
+  coordinator_->refuse(PeerRefusal::kTooMany, "10.0.0.9", "this port has its maximum number");
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  std::string said = message();
+  while (said.find("refuses connections (too_many)") == std::string::npos &&
+         std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    said = message();
+  }
+  EXPECT_THAT(said, HasSubstr("refuses connections (too_many)"));
 }
 
 }  // namespace

@@ -337,6 +337,8 @@ def checkpoints():
         figure("Iterations since", "poseidon_job_iteration - poseidon_checkpoint_iteration"),
         figure("Asked for every", "poseidon_checkpoint_every_iterations"),
         figure("Kept", "poseidon_checkpoints"),
+        figure("Copies missing", "poseidon_checkpoint_copies_missing", thresholds=[(1, "red")],
+               description="Of those that checkpoint.replicas asks for: a server is missing"),
         figure("Size", "poseidon_checkpoint_bytes", "bytes"),
         figure("Took", "poseidon_checkpoint_duration_seconds", "s"),
         lines("Age", query("time() - poseidon_checkpoint_time_seconds", "newest committed"), unit="s", width=8),

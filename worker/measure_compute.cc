@@ -48,8 +48,10 @@ class Measurement {
 
   absl::StatusOr<ComputeSpeed> run() {
     const NetSpec& net = executor_->net();
-    initialise_parameters(net, 1,
-                          [this](LayerIndex layer) { return executor_->parameters(layer); });
+    initialise_parameters(
+        net, 1, [this](LayerIndex layer) { return executor_->parameters(layer); },
+        until_stopped(run_here, kInitialisePiece, [this] { return task_.cancelled->load(); }));
+    POSEIDON_RETURN_IF_ERROR(check_cancelled());
     const Batch batch = made_up_batch(net, task_.batch_size / task_.micro_batches);
     const Nanoseconds begin = task_.clock->now();
     const auto in_time = [&] { return task_.clock->now() - begin < task_.max_time; };
@@ -99,6 +101,7 @@ class Measurement {
     const auto result = executor_->forward(batch, Phase::kTrain, hooks);
     if (!result.ok()) return result.status();
     clock.end_forward(executor_->device_times());
+    POSEIDON_RETURN_IF_ERROR(check_cancelled());
     clock.begin_backward();
     POSEIDON_RETURN_IF_ERROR(executor_->backward(hooks));
     clock.end_backward(executor_->device_times());

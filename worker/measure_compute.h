@@ -26,7 +26,7 @@ struct ComputeTask {
   OptimizerSpec optimizer;
   Nanoseconds max_time = Milliseconds(1000);  ///< no pass begins after it; one is always made
   const Clock* clock = nullptr;
-  const std::atomic<bool>* cancelled = nullptr;  ///< looked at between passes
+  const std::atomic<bool>* cancelled = nullptr;  ///< looked at between parts
 };
 
 struct ComputeSpeed {

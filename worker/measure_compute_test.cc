@@ -20,17 +20,18 @@ class MeasureComputeTest : public ::testing::Test {
  protected:
   absl::StatusOr<ComputeSpeed> measure(const std::string& network, Nanoseconds max_time) {
     const NetSpec net = *parse_network(nlohmann::json::parse(network));
-    std::shared_ptr<Executor> executor = *make_cpu_executor(net, {.batch_size = 4, .threads = 1});
-    return measure_compute(executor, {.batch_size = 4,
-                                      .workers = 3,
-                                      .iterations = 10,
-                                      .optimizer = {},
-                                      .max_time = max_time,
-                                      .clock = &clock_,
-                                      .cancelled = &cancelled_});
+    executor_ = *make_cpu_executor(net, {.batch_size = 4, .threads = 1});
+    return measure_compute(executor_, {.batch_size = 4,
+                                       .workers = 3,
+                                       .iterations = 10,
+                                       .optimizer = {},
+                                       .max_time = max_time,
+                                       .clock = &clock_,
+                                       .cancelled = &cancelled_});
   }
   SystemClock clock_;
   std::atomic<bool> cancelled_{false};
+  std::shared_ptr<Executor> executor_;  ///< the last one
 };
 
 TEST_F(MeasureComputeTest, EveryParameterLayerTakesTimeAndAProductHasASpeed) {
@@ -61,6 +62,9 @@ TEST_F(MeasureComputeTest, WithoutAFullyConnectedLayerThereIsNoProduct) {
 TEST_F(MeasureComputeTest, StopsWhenAsked) {
   cancelled_ = true;
   EXPECT_TRUE(absl::IsCancelled(measure(kNetwork, Nanoseconds(0)).status()));
+  for (const float value : executor_->parameters(LayerIndex(2))) {
+    ASSERT_EQ(value, 0.0f) << "initial values of a large layer take seconds";
+  }
 }
 
 }  // namespace

@@ -208,6 +208,7 @@ class Run {
     }
     POSEIDON_RETURN_IF_ERROR(s_.events->before_backward(iteration));
     POSEIDON_RETURN_IF_ERROR(stage_next(iteration, part));
+    POSEIDON_RETURN_IF_ERROR(check_cancelled());  // a large layer's pass takes seconds
     times_.begin_backward();
     POSEIDON_RETURN_IF_ERROR(s_.executor->backward(hooks));
     s_.traffic->batch_passed();

@@ -219,8 +219,11 @@ absl::Status WorkerJob::prepare_engine(const NetSpec& net) {
     initialise_parameters(
         net, job_.init.seed,
         [executor = executor_.get()](LayerIndex layer) { return executor->parameters(layer); },
-        [](std::int64_t items, const auto& body) { parallel_for(items, kInitialiseGrain, body); });
+        until_stopped([](std::int64_t items,
+                         const auto& body) { parallel_for(items, kInitialiseGrain, body); },
+                      kInitialisePiece, [this] { return cancelled_.load(); }));
   }
+  if (cancelled_) return absl::CancelledError("the job was stopped");
   return job_.init.weights.empty() ? absl::OkStatus() : load_initial_weights(net);
 }
 

@@ -41,6 +41,9 @@
 namespace poseidon {
 namespace {
 
+/// Less than the units' TimeoutStopSec.
+constexpr std::int64_t kLeaveTimeoutS = 20;
+
 struct MainOptions {
   std::string listen;
   int threads = 0;
@@ -66,6 +69,12 @@ void add_options(CLI::App& app, MainOptions& options) {
          "seconds that a server or another worker may be unreachable before the job recovers "
          "without it")
       ->check(CLI::Range(std::int64_t{1}, kMaxWaitS))
+      ->capture_default_str();
+  options.node.leave_timeout_s = kLeaveTimeoutS;
+  app.add_option("--leave-timeout-s", options.node.leave_timeout_s,
+                 "how long to work on after SIGTERM until the job goes on without this worker; 0: "
+                 "leaves at once")
+      ->check(CLI::Range(std::int64_t{0}, kMaxWaitS))
       ->capture_default_str();
   add_node_options(app, options.node);
 }

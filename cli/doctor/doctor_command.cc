@@ -15,6 +15,7 @@
 #include "cli/doctor/doctor_diagnose.h"
 #include "cli/doctor/doctor_facts.h"
 #include "cli/doctor/doctor_format.h"
+#include "cli/doctor/doctor_not_training.h"
 #include "cli/remote/coordinator_client.h"
 #include "cli/terminal/watch.h"
 #include "common/base/check.h"
@@ -69,6 +70,21 @@ absl::StatusOr<v1::GetStatusResponse> await_reports(CoordinatorClient& client,
   }
 }
 
+void tell(const DoctorOptions& options, const DoctorFacts& facts,
+          const std::vector<Finding>& findings) {
+  write_stdout(options.json ? doctor_to_json(facts, findings).dump(2) + "\n"
+                            : doctor_to_text(facts, findings));
+}
+
+/// Tells what the status knows of a job that does not train at the moment. False: it trains, or is
+/// over.
+bool tell_of_job_before_training(const DoctorOptions& options,
+                                 const v1::GetStatusResponse& status) {
+  if (!is_before_training(status)) return false;
+  tell(options, DoctorFacts(), {not_training(status)});
+  return true;
+}
+
 }  // namespace
 
 absl::Status run_doctor(const DoctorOptions& options) {
@@ -76,6 +92,7 @@ absl::Status run_doctor(const DoctorOptions& options) {
                             CoordinatorClient::make(options));
   POSEIDON_ASSIGN_OR_RETURN(v1::GetStatusResponse status,
                             client->wait_for_coordinator(options.connect_timeout));
+  if (tell_of_job_before_training(options, status)) return absl::OkStatus();
   // A node that has just joined has not reported yet. Any report suffices: this status has none,
   // and gives their interval.
   v1::GetStatusResponse nobody_yet;
@@ -84,17 +101,21 @@ absl::Status run_doctor(const DoctorOptions& options) {
     POSEIDON_ASSIGN_OR_RETURN(status, await_reports(*client, nobody_yet));
   }
   const std::uint32_t iterations = iterations_of(options, status);
-  POSEIDON_ASSIGN_OR_RETURN(const TraceData trace,
-                            client->trace(iterations, patience(iterations, status)));
+  const absl::StatusOr<TraceData> trace = client->trace(iterations, patience(iterations, status));
   // After the trace, so that both cover the same seconds.
   POSEIDON_ASSIGN_OR_RETURN(const v1::GetStatusResponse looked,
                             client->get_status(kStatusOfLookTimeout));
-  DoctorFacts facts = make_facts(trace, looked);
+  DoctorFacts facts;
+  if (trace.ok()) facts = make_facts(*trace, looked);
+  // The job may have begun to recover meanwhile.
+  if (facts.iterations == 0 && tell_of_job_before_training(options, looked)) {
+    return absl::OkStatus();
+  }
+  if (!trace.ok()) return trace.status();
   POSEIDON_ASSIGN_OR_RETURN(const v1::GetStatusResponse after, await_reports(*client, looked));
   add_counters(status, after, absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()), facts);
   const std::vector<Finding> findings = diagnose(facts);
-  write_stdout(options.json ? doctor_to_json(facts, findings).dump(2) + "\n"
-                            : doctor_to_text(facts, findings));
+  tell(options, facts, findings);
   return absl::OkStatus();
 }
 

@@ -42,8 +42,18 @@ bool waits_for_cores(const DoctorFacts::Node& node) {
   return node.wanted >= kLimitedCores && node.wanted >= kWaitsForCores * node.used;
 }
 
+bool is_starved(const DoctorFacts::Node& node) {
+  return node.wanted >= kLimitedCores && node.wanted >= kLimitedWaits * node.used;
+}
+
+bool is_starved_by_its_machine(const DoctorFacts& facts, const DoctorFacts::Node& node) {
+  return is_starved(node) && std::ranges::any_of(facts.machines, [&node](const auto& machine) {
+           return machine.id == node.machine && lacks_cores(machine);
+         });
+}
+
 bool is_limited(const DoctorFacts& facts, const DoctorFacts::Node& node) {
-  if (node.wanted < kLimitedCores || node.wanted < kLimitedWaits * node.used) return false;
+  if (!is_starved(node)) return false;
   for (const DoctorFacts::Machine& machine : facts.machines) {
     if (machine.id != node.machine) continue;
     const DoctorFacts::Machine others = without(machine, node);

@@ -19,6 +19,11 @@ DoctorFacts::Machine without(DoctorFacts::Machine machine, const DoctorFacts::No
 /// there are enough. The node's own waiting is left out: it would hide a node whose CPU is limited.
 double core_shortage(const DoctorFacts& facts, const DoctorFacts::Node& node);
 
+/// The process waits for cores for most of the time.
+bool is_starved(const DoctorFacts::Node& node);
+/// ... and so do others on its machine, which has too few.
+bool is_starved_by_its_machine(const DoctorFacts& facts, const DoctorFacts::Node& node);
+
 bool waits_for_cores(const DoctorFacts::Node& node);
 /// Whether a CPU limit holds the node back: it waits for most of its time while the other processes
 /// on its machine have enough cores or, for a worker, while the machine's other workers wait far

@@ -147,7 +147,10 @@ class Doctor {
   bool one_node() {
     std::optional<SlowWorker> worker = slow_worker(f_);
     std::optional<SlowLink> link = slow_link(f_, stall_s_);
-    if (link && is_limited(f_, *link->node)) link.reset();  // cpu() tells it
+    // cpu() tells it.
+    if (link && (is_limited(f_, *link->node) || is_starved_by_its_machine(f_, *link->node))) {
+      link.reset();
+    }
     if (worker && link && link->node == &worker->worker->node) {
       if (link->busy_s > worker->cost_s && !explains(f_, *worker, *link)) {
         worker.reset();
@@ -562,6 +565,8 @@ const char* finding_name(Finding::Kind kind) {
       return "refused";
     case Finding::Kind::kCertificate:
       return "certificate";
+    case Finding::Kind::kNotTraining:
+      return "not_training";
     case Finding::Kind::kUnknown:
       break;
   }

@@ -12,17 +12,18 @@ namespace poseidon {
 
 struct Finding {
   enum class Kind {
-    kLink,     ///< link of one node
-    kWorker,   ///< computes slower than the others
-    kInput,    ///< samples do not come fast enough
-    kDisk,     ///< of a server
-    kServer,   ///< one that has more to do than the others
-    kNetwork,  ///< the whole network
-    kCpu,      ///< fewer cores than the job's processes want
-    kLayer,    ///< one that most waiting is for
-    kSlower,   ///< workers that computed faster before
-    kCompute,  ///< nothing else
-    kUnknown,  ///< the facts do not show the limit
+    kLink,         ///< link of one node
+    kWorker,       ///< computes slower than the others
+    kInput,        ///< samples do not come fast enough
+    kDisk,         ///< of a server
+    kServer,       ///< one that has more to do than the others
+    kNetwork,      ///< the whole network
+    kCpu,          ///< fewer cores than the job's processes want
+    kLayer,        ///< one that most waiting is for
+    kSlower,       ///< workers that computed faster before
+    kCompute,      ///< nothing else
+    kUnknown,      ///< the facts do not show the limit
+    kNotTraining,  ///< there is nothing to trace (cli/doctor/doctor_not_training.h)
     // Faults without a cost that can be computed (cli/doctor/doctor_health.h).
     kStore,        ///< RocksDB reports errors
     kSpace,        ///< a server's disk is nearly full

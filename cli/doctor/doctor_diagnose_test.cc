@@ -486,6 +486,59 @@ TEST(Diagnose, WhoIsStoppedIsHelpedByLookingAtWhatStopsIt) {
   EXPECT_THAT(diagnose(facts)[0].remedy, HasSubstr("SIGSTOP"));
 }
 
+/// Stopped for 60 ms, running for 20 ms, again and again: a message to it waits for up to 60 ms
+/// where the others' take less than 1.
+void stop_for_60_of_80_ms(DoctorFacts& facts, DoctorFacts::Worker& stopped) {
+  stopped_worker(facts, stopped);
+  facts.iteration_s = 0.045;
+  for (auto& worker : facts.workers) worker.stall_s = 0.038;
+  stopped.compute_mean_s = 0.020;
+  stopped.stall_s = 0.005;
+  stopped.node.receive_s = 0.040;
+  stopped.node.receive_bytes_per_s = 0.015 * kGbit;
+}
+
+TEST(Diagnose, AWorkerThatIsStoppedForMostOfTheTimeIsNotJudgedByItsLink) {
+  DoctorFacts facts = healthy();
+  stop_for_60_of_80_ms(facts, facts.workers[1]);
+  auto findings = diagnose(facts);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].kind, Finding::Kind::kWorker) << findings[0].what;
+  EXPECT_EQ(findings[0].guilty, "worker 1");
+
+  // Its computing takes longer than it runs between two stops: no iteration is a quick one.
+  stop_for_60_of_80_ms(facts, facts.workers[1]);
+  facts.iteration_s = 0.2;
+  for (auto& worker : facts.workers) {
+    worker.compute_s = worker.compute_mean_s = worker.compute_quick_s = 0.045;
+    worker.stall_s = 0.15;
+  }
+  facts.workers[1].compute_s = facts.workers[1].compute_mean_s = 0.165;
+  facts.workers[1].compute_quick_s = 0.15;
+  facts.workers[1].stall_s = 0.03;
+  facts.workers[1].node.receive_s = 0.18;
+  findings = diagnose(facts);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].kind, Finding::Kind::kWorker) << findings[0].what;
+}
+
+TEST(Diagnose, AWorkerThatWaitsForCoresForMostOfTheTimeIsNotJudgedByItsLink) {
+  DoctorFacts facts = healthy();
+  slow_link(facts, facts.workers[1].node, false);
+  facts.workers[1].node.receive_bytes_per_s = 0.01 * kGbit;
+  on_one_machine(facts, 1.0, 3.0);
+  for (auto& worker : facts.workers) {
+    worker.node.used = 0.2;
+    worker.node.wanted = 0.6;
+  }
+  const auto findings = diagnose(facts);
+  ASSERT_FALSE(findings.empty());
+  for (const Finding& finding : findings) {
+    EXPECT_NE(finding.kind, Finding::Kind::kLink) << finding.what;
+  }
+  EXPECT_EQ(findings[0].kind, Finding::Kind::kCpu) << findings[0].what;
+}
+
 TEST(Diagnose, ALinkThatIsSlowBeyondWhatItsWorkerStandsStillIsNamed) {
   DoctorFacts facts = healthy();
   slow_link(facts, facts.workers[1].node, false);

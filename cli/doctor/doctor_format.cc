@@ -60,8 +60,12 @@ Json daemon_to_json(const DoctorFacts::Daemon& daemon) {
 }  // namespace
 
 std::string doctor_to_text(const DoctorFacts& facts, const std::vector<Finding>& findings) {
-  std::string text = absl::StrFormat("looked at %d iterations of %s\n", facts.iterations,
-                                     seconds_text(facts.iteration_s));
+  const bool is_traced = !facts.workers.empty() || !facts.servers.empty();
+  std::string text = "nothing was traced\n";
+  if (is_traced) {
+    text = absl::StrFormat("looked at %d iterations of %s\n", facts.iterations,
+                           seconds_text(facts.iteration_s));
+  }
   int number = 0;
   for (const Finding& finding : findings) {
     absl::StrAppendFormat(&text, "\n%d. %s: %s", ++number, finding_name(finding.kind),
@@ -88,7 +92,10 @@ std::string doctor_to_text(const DoctorFacts& facts, const std::vector<Finding>&
   for (const auto& server : facts.servers) {
     add(server.node, {"-", "-", "-", seconds_text(server.busy_s)});
   }
-  absl::StrAppend(&text, "\nper iteration, and of each node's best stream:\n", format_table(table));
+  if (is_traced) {
+    absl::StrAppend(&text, "\nper iteration, and of each node's best stream:\n",
+                    format_table(table));
+  }
   for (const std::string& note : facts.notes) absl::StrAppend(&text, "note: ", note, "\n");
   return printable_lines(text);
 }

@@ -15,6 +15,10 @@ constexpr double kSlowWorker = 1.3, kSlowLink = 4.0;
 /// A worker whose mean is this many times its fast iterations, which are as fast as the others',
 /// has no slow processor: something keeps it from running now and then.
 constexpr double kBursts = 2.0;
+/// A worker that computes this many times as long as the others is stopped for most of the time:
+/// when it waits for cores or is slow in bursts, and when it is slow all the time (the stops are
+/// shorter than its computing). A message waits for as long as a stop, whatever the link.
+constexpr double kStoppedInBursts = 2.0, kStopped = 3.0;
 /// When cores are short the times of all workers scatter, so the limit is higher: by this factor
 /// times core_shortage.
 constexpr double kScatterWorker = 0.4, kScatterLink = 2.0;
@@ -107,7 +111,13 @@ std::optional<SlowLink> slow_link(const DoctorFacts& facts, double stall_s) {
   return worst;
 }
 
+bool is_mostly_stopped(const SlowWorker& worker) {
+  const bool is_known_to_stop = worker.in_bursts || waits_for_cores(worker.worker->node);
+  return worker.takes >= (is_known_to_stop ? kStoppedInBursts : kStopped) * worker.usual;
+}
+
 bool explains(const DoctorFacts& facts, const SlowWorker& worker, const SlowLink& link) {
+  if (is_mostly_stopped(worker)) return true;
   const double moves_s = link.busy_s - stands_s(facts, worker);
   return !is_worth(facts, moves_s) || link.rate * link.busy_s / moves_s * link.limit > link.usual;
 }

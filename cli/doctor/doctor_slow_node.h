@@ -43,8 +43,11 @@ struct SlowLink {
 /// `stall_s`: how long workers wait per iteration.
 std::optional<SlowLink> slow_link(const DoctorFacts& facts, double stall_s);
 
+/// The worker does not run for most of the time: its streams say nothing of its link.
+bool is_mostly_stopped(const SlowWorker& worker);
+
 /// Whether the slow worker explains the slow link: while a process stands still, messages to and
-/// from it wait. True when the link is normal the rest of the time.
+/// from it wait. True when the link is normal the rest of the time, or is_mostly_stopped.
 bool explains(const DoctorFacts& facts, const SlowWorker& worker, const SlowLink& link);
 
 }  // namespace poseidon

@@ -243,6 +243,11 @@ absl::StatusOr<v1::EndJobResponse> CoordinatorClient::end_job(const v1::EndJobRe
   return ask<v1::EndJobResponse>(&v1::Coordinator::Stub::EndJob, request, timeout);
 }
 
+absl::StatusOr<v1::DrainNodeResponse> CoordinatorClient::drain_node(
+    const v1::DrainNodeRequest& request, Milliseconds timeout) {
+  return ask<v1::DrainNodeResponse>(&v1::Coordinator::Stub::DrainNode, request, timeout);
+}
+
 absl::StatusOr<TraceData> CoordinatorClient::trace(std::uint32_t iterations,
                                                    Milliseconds patience) {
   CallContext context(patience + kTraceCollectTimeout, *security_);

@@ -84,6 +84,9 @@ class CoordinatorClient {
   /// Ends the job: may be repeated.
   absl::StatusOr<v1::EndJobResponse> end_job(const v1::EndJobRequest& request,
                                              Milliseconds timeout);
+  /// Takes a node out of service, or back into it: may be repeated.
+  absl::StatusOr<v1::DrainNodeResponse> drain_node(const v1::DrainNodeRequest& request,
+                                                   Milliseconds timeout);
   /// As submit.
   absl::StatusOr<v1::SubmitResponse> restore_checkpoint(const v1::RestoreCheckpointRequest& request,
                                                         Milliseconds timeout);

@@ -135,12 +135,23 @@ class ControlClient::Impl {
 
   void stop(const std::string& reason) {
     const MutexLock lock(mutex_);
-    if (stopping_) return;
-    stopping_ = true;
+    stop_now(reason);
+  }
+
+  void stop_when_released(const std::string& reason, Milliseconds patience) {
+    const bool has_part = part().has_value();
+    const MutexLock lock(mutex_);
+    if (stopping_ || stays_until_) return;
+    if (!has_part || !joined_ || patience <= Milliseconds::zero()) {
+      stop_now(reason);
+      return;
+    }
     stop_reason_ = reason;
-    if (upload_ != nullptr) upload_->TryCancel();
-    changed_.notify_all();
-    if (stream_) stream_->wake();
+    stays_until_ = now() + patience;
+    spdlog::info("says goodbye ({}): the job goes on without this node", reason);
+    v1::NodeMessage goodbye;
+    goodbye.mutable_goodbye()->set_reason(to_utf8(reason));
+    stream_->send(std::move(goodbye));
   }
 
   bool send(v1::NodeMessage message) {
@@ -157,6 +168,7 @@ class ControlClient::Impl {
   using TimePoint = std::chrono::steady_clock::time_point;
   static TimePoint now() { return std::chrono::steady_clock::now(); }
 
+  void stop_now(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status serve();
   absl::Status converse(TimePoint give_up);
   void dispatch(const v1::CoordinatorMessage& message);
@@ -193,10 +205,21 @@ class ControlClient::Impl {
   /// The conversation that just ended had got as far as Joined.
   bool was_joined_ ABSL_GUARDED_BY(mutex_) = false;
   std::string stop_reason_ ABSL_GUARDED_BY(mutex_);
+  /// It has said goodbye, and waits so long to be released.
+  std::optional<TimePoint> stays_until_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<ControlStream> stream_ ABSL_GUARDED_BY(mutex_);
   Milliseconds heartbeat_ ABSL_GUARDED_BY(mutex_) = kDefaultHeartbeat;
   grpc::ClientContext* upload_ ABSL_GUARDED_BY(mutex_) = nullptr;
 };
+
+void ControlClient::Impl::stop_now(const std::string& reason) {
+  if (stopping_) return;
+  stopping_ = true;
+  stop_reason_ = reason;
+  if (upload_ != nullptr) upload_->TryCancel();
+  changed_.notify_all();
+  if (stream_) stream_->wake();
+}
 
 absl::Status ControlClient::Impl::serve() {
   TimePoint since = now();  // when the search began
@@ -343,6 +366,7 @@ absl::Status ControlClient::Impl::converse(TimePoint give_up) {
     const MutexLock lock(mutex_);
     joined_ = answered_ = false;
     stream_.reset();
+    if (stays_until_) stop_now(stop_reason_);  // nobody is there who would release it
   }
   if (options_.probe != nullptr) options_.probe->tracer().end();  // the caller is gone
   if (absl::IsUnimplemented(end)) {
@@ -385,6 +409,10 @@ void ControlClient::Impl::dispatch(const v1::CoordinatorMessage& message) {
   if (message.has_stop()) {
     if (part() == Epoch(message.stop().epoch())) end_part();
     events_->on_stop(message.stop());
+  }
+  if (message.has_released()) {
+    const MutexLock lock(mutex_);
+    if (stays_until_) stop_now(stop_reason_);
   }
   if (message.has_halt()) events_->on_halt(message.halt());
   if (message.has_save_checkpoint()) events_->on_save_checkpoint(message.save_checkpoint());
@@ -445,6 +473,11 @@ void ControlClient::Impl::heartbeat_loop() {
     // Every stream begins with a beat at once: only Joined says how long the lease is.
     const std::uint64_t joins = joins_;
     if (options_.on_turn) options_.on_turn();
+    if (stays_until_ && now() >= *stays_until_) {
+      spdlog::warn("the coordinator has not released this node in time; it leaves");
+      stop_now(stop_reason_);
+      return;
+    }
     if (answered_) {
       v1::NodeMessage message;
       v1::Heartbeat& heartbeat = *message.mutable_heartbeat();
@@ -461,7 +494,7 @@ void ControlClient::Impl::heartbeat_loop() {
       return stopping_ || joins_ != joins;
     };
     while (!changed_.wait_until(mutex_, std::min(next_beat, now() + kLongestTurn), wanted) &&
-           now() < next_beat) {
+           now() < next_beat && !(stays_until_ && now() >= *stays_until_)) {
       if (options_.on_turn) options_.on_turn();
     }
   }
@@ -539,6 +572,9 @@ ControlClient::ControlClient(ControlClientOptions options, ControlEvents* events
 ControlClient::~ControlClient() = default;
 absl::Status ControlClient::run() { return impl_->run(); }
 void ControlClient::stop(const std::string& reason) { impl_->stop(reason); }
+void ControlClient::stop_when_released(const std::string& reason, Milliseconds patience) {
+  impl_->stop_when_released(reason, patience);
+}
 bool ControlClient::send(v1::NodeMessage message) { return impl_->send(std::move(message)); }
 absl::Status ControlClient::upload_model(std::uint64_t epoch,
                                          std::span<const std::string_view> pieces) {

@@ -98,6 +98,11 @@ class ControlClient final : public ReportSink {
   /// Any thread. Sends Leave if joined, ends run(). Idempotent.
   void stop(const std::string& reason);
 
+  /// Any thread. Says Goodbye, so that the job goes on without this node, and works on until the
+  /// coordinator releases it or cannot be reached, for `patience` at most. Then as stop(). At once
+  /// where the node has no part in a job, or is not joined. Idempotent.
+  void stop_when_released(const std::string& reason, Milliseconds patience);
+
   bool send(v1::NodeMessage message) override;
 
   /// Any thread. Uploads a file's bytes, the pieces one after the other, as the job's model

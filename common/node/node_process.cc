@@ -52,7 +52,7 @@ absl::Status run_node(const NodeOptions& options, NodeParts parts) {
   ServiceManager manager(parts.pulse);
   const StopSignals signals([&](const std::string& name) {
     manager.stopping();
-    client.stop(name);
+    client.stop_when_released(name, Milliseconds(options.leave_timeout_s * 1000));
   });
   manager.ready(parts.ready);
   const absl::Status status = client.run();

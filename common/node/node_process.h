@@ -25,6 +25,9 @@ struct NodeOptions {
   std::int64_t join_timeout_s = 60;
   std::int64_t coordinator_away_s = 3600;
   bool shared_memory = true;
+  /// How long a node that is to stop works on until the job goes on without it; 0: it leaves at
+  /// once.
+  std::int64_t leave_timeout_s = 0;
   DaemonOptions daemon;
 };
 

@@ -80,6 +80,7 @@ Cluster::Cluster(ClusterOptions options, JobResolver resolver,
             host_.on_manifest_removed(manifest, status);
           }),
       host_(context_, surroundings()),
+      leaving_(context_, watch_, streams_, membership_, host_),
       report_(context_, surroundings(), host_, uploads_, probes_),
       submissions_(context_, std::move(resolver), surroundings(), host_, report_),
       checkpoint_calls_(context_, surroundings(), host_, submissions_),
@@ -211,6 +212,9 @@ void Cluster::handle_member(NodeId from, const v1::NodeMessage& message) {
   switch (message.body_case()) {
     case v1::NodeMessage::kHeartbeat:
       handle_heartbeat(from, message.heartbeat());
+      return;
+    case v1::NodeMessage::kGoodbye:
+      leaving_.on_goodbye(from, one_line(message.goodbye().reason()));
       return;
     case v1::NodeMessage::kLeave: {
       const std::string reason = one_line(message.leave().reason());
@@ -474,6 +478,12 @@ absl::StatusOr<v1::EndJobResponse> Cluster::end_job(const v1::EndJobRequest& req
   return out;
 }
 
+absl::StatusOr<v1::DrainNodeResponse> Cluster::drain_node(const v1::DrainNodeRequest& request) {
+  MutexLock lock(context_.mutex);
+  if (context_.shutting_down) return absl::UnavailableError("the coordinator is stopping");
+  return leaving_.drain(request);
+}
+
 absl::StatusOr<v1::GetStatusResponse> Cluster::status(const v1::GetStatusRequest& /*request*/,
                                                       const std::string& asker) {
   MutexLock lock(context_.mutex);
@@ -531,6 +541,7 @@ void Cluster::tick() {
   if (targets_.wants_retry()) targets_.update(membership_.nodes());
   probes_.tick(membership_.nodes(), now);
   traces_.tick(host_.job());
+  leaving_.tick();
   const bool is_heard = host_.extend_deadlines(now);
   if (!is_heard || !host_.job() || host_.job()->ended()) return;
   host_.apply(host_.job()->tick(now));

@@ -8,11 +8,12 @@
 // The parts, lowest first. None reaches into another's fields.
 //   members/node_streams, watch.h      open streams; what is shown
 //   traces.h, checkpoint_book.h        a trace; manifests and what servers keep
-//   run_output.h, uploads.h            the run's files; the model that worker 0 sends
+//   run/run_output.h, run/uploads.h    the run's files; the model that worker 0 sends
 //   job_host.h                         the one job, and carrying out what it decides
 //   status_report.h                    the status and the figures of the metrics page
 //   submissions.h                      taking a job
-//   checkpoint_calls.h, returns.h      operators' checkpoints; nodes and jobs that come back
+//   checkpoint_calls.h                 operators' checkpoints
+//   returns.h, leaving.h               nodes and jobs that come back, nodes that are to go
 // How a job goes is decided by job/job_run.h, who is a member by members/membership.h. Decided
 // here: which node a message is from, and what becomes of the job when this process is stopped
 // (shutdown).
@@ -41,12 +42,13 @@
 #include "coordinator/cluster/checkpoint_calls.h"
 #include "coordinator/cluster/cluster_context.h"
 #include "coordinator/cluster/job_host.h"
+#include "coordinator/cluster/leaving.h"
 #include "coordinator/cluster/returns.h"
-#include "coordinator/cluster/run_output.h"
+#include "coordinator/cluster/run/run_output.h"
+#include "coordinator/cluster/run/uploads.h"
 #include "coordinator/cluster/status_report.h"
 #include "coordinator/cluster/submissions.h"
 #include "coordinator/cluster/traces.h"
-#include "coordinator/cluster/uploads.h"
 #include "coordinator/cluster/watch.h"
 #include "coordinator/job/job_run.h"
 #include "coordinator/members/membership.h"
@@ -96,6 +98,7 @@ class Cluster {
   absl::StatusOr<v1::RemoveCheckpointsResponse> remove_checkpoints(
       const v1::RemoveCheckpointsRequest& request);
   absl::StatusOr<v1::EndJobResponse> end_job(const v1::EndJobRequest& request);
+  absl::StatusOr<v1::DrainNodeResponse> drain_node(const v1::DrainNodeRequest& request);
 
   /// A message that was refused before it came here; `text` names it and its sender.
   void count_refusal(Refusal refusal, const std::string& text);
@@ -166,6 +169,7 @@ class Cluster {
   Uploads uploads_;
   CheckpointBook checkpoints_;
   JobHost host_;
+  Leaving leaving_;
   StatusReport report_;
   Submissions submissions_;
   CheckpointCalls checkpoint_calls_;

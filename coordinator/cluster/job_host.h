@@ -2,8 +2,8 @@
 
 // Holds the cluster's one job, and carries out what it decides: messages to nodes, lines and files
 // of the run, manifests. Tells it which nodes join and depart. Called by: cluster.cc,
-// submissions.cc, returns.cc, checkpoint_calls.cc. Calls: JobRun, and the parts of Cluster below
-// it: NodeStreams, RunOutput, CheckpointBook, Watch, Traces.
+// submissions.cc, returns.cc, leaving.cc, checkpoint_calls.cc. Calls: JobRun, and the parts of
+// Cluster below it: NodeStreams, RunOutput, CheckpointBook, Watch, Traces.
 //
 // Invariants
 //  1. The actions that JobRun returns are carried out at once and in order, before the mutex is
@@ -23,8 +23,8 @@
 #include "common/threads/mutex.h"
 #include "coordinator/cluster/checkpoint_book.h"
 #include "coordinator/cluster/cluster_context.h"
-#include "coordinator/cluster/job_record.h"
-#include "coordinator/cluster/run_output.h"
+#include "coordinator/cluster/run/job_record.h"
+#include "coordinator/cluster/run/run_output.h"
 #include "coordinator/cluster/traces.h"
 #include "coordinator/cluster/watch.h"
 #include "coordinator/members/lost_time.h"

@@ -46,6 +46,10 @@ void StatusReport::fill_job(v1::GetStatusResponse& out) const {
     if (const std::string text = uploads_.retry_text(); !text.empty()) out.set_message(text);
     if (!output_.refused_text().empty()) out.set_message(output_.refused_text());
     if (out.message().empty()) out.set_message(unsaved_text(view));
+    // Behind what else there is to say: it lasts until a person starts a server.
+    if (const std::string copies = view.saving.copies().text(); !copies.empty()) {
+      out.set_message(absl::StrCat(out.message(), out.message().empty() ? "" : "; ", copies));
+    }
   }
   if (membership_.isolated_since() && !host_.job()->ended()) {
     out.set_message("no message from any node at the moment: training may be further than shown");
@@ -89,6 +93,7 @@ void StatusReport::fill_nodes(v1::GetStatusResponse& out,
     status->set_metrics_address(node.metrics_address);
     status->set_node_id(node.id.value());
     status->set_note(probes_.note(node.id));
+    if (status->note().empty() && rank < 0) status->set_note(newcomer_note(node));
     WorkerRates rates = watch_.worker_rates(node.id, context_.now());
     if (host_.job() && host_.job()->ended()) {
       rates.shares.reset();
@@ -132,14 +137,34 @@ void StatusReport::fill_nodes(v1::GetStatusResponse& out,
         const bool silent = !streams_.has_stream(p.node.id) || silent_nodes.contains(p.node.id);
         if (here && silent) state = "away";
         if (here && host_.job()->ended()) state = "idle";
+        if (here && !silent) state = leaving_state(p.node.id).value_or(state);
         fill(p.node, static_cast<int>(p.index), state);
         listed.push_back(p.node.id);
       }
     }
   }
   for (const NodeInfo& node : membership_.nodes()) {
-    if (std::find(listed.begin(), listed.end(), node.id) == listed.end()) fill(node, -1, "idle");
+    if (std::find(listed.begin(), listed.end(), node.id) == listed.end()) {
+      fill(node, -1, leaving_state(node.id).value_or("idle"));
+    }
   }
+}
+
+/// Of a member that is to go; nothing of others.
+std::optional<std::string> StatusReport::leaving_state(NodeId id) const {
+  const NodeInfo* const member = membership_.find(id);
+  if (member == nullptr || !member->is_leaving) return std::nullopt;
+  return host_.job() && needs_node(*host_.job(), id) ? "draining" : "drained";
+}
+
+/// Why a worker without a place in the job waits, for people.
+std::string StatusReport::newcomer_note(const NodeInfo& node) const {
+  if (!host_.job() || host_.job()->ended()) return "";
+  const JobView view = host_.job()->view();
+  if (node.role != NodeRole::kWorker || !view.staffing.is_idle(node, {.now = context_.now()})) {
+    return "";
+  }
+  return view.change.newcomer_note(context_.now());
 }
 
 void StatusReport::fill_layers(v1::GetStatusResponse& out) const {
@@ -249,6 +274,7 @@ CoordinatorFigures StatusReport::figures(const std::set<NodeId>& silent_nodes) c
       asked > 0 ? std::min(asked, view.staffing.begun_with()) : view.staffing.begun_with();
   job.checkpoint_every = host_.job()->description().checkpoints.every;
   job.checkpoints_kept = checkpoints.committed().size();
+  if (!host_.job()->ended()) job.copies_missing = view.saving.copies().missing();
   if (view.run.plan && view.run.plan->prediction) {
     job.predicted_iteration_s = view.run.plan->prediction->iteration_s;
   }

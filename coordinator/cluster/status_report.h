@@ -12,7 +12,7 @@
 #include <string>
 
 #include "coordinator/cluster/job_host.h"
-#include "coordinator/cluster/uploads.h"
+#include "coordinator/cluster/run/uploads.h"
 #include "coordinator/watch/address_probes.h"
 #include "coordinator/watch/metrics.h"
 #include "poseidon/v1/control.pb.h"
@@ -44,6 +44,8 @@ class StatusReport {
 
  private:
   void fill_job(v1::GetStatusResponse& out) const;
+  std::optional<std::string> leaving_state(NodeId id) const;
+  std::string newcomer_note(const NodeInfo& node) const;
   void fill_nodes(v1::GetStatusResponse& out, const std::set<NodeId>& silent_nodes) const;
   void fill_layers(v1::GetStatusResponse& out) const;
   void fill_refused(v1::GetStatusResponse& out) const;

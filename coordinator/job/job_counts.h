@@ -15,8 +15,10 @@ enum class EpochEnd : std::uint8_t {
   kPeerUnreachable,       ///< all are here, but one does not reach another
   kCheckpointUnreadable,  ///< the checkpoint that was to be gone on from
   kStandstill,            ///< all are here, but no iteration ends
+  kNodeLeaves,            ///< it said goodbye, or an operator drains it
   kNodeUnfit,    ///< a node that came later cannot take part, or died before it had trained
   kMoreWorkers,  ///< no trouble: others are taken in
+  kMoreServers,  ///< no trouble: likewise
   kBetterPlan,   ///< no trouble: measured times say so
   kCount         ///< number of reasons, not one itself
 };
@@ -33,10 +35,14 @@ constexpr const char* epoch_end_name(EpochEnd reason) {
       return "checkpoint_unreadable";
     case EpochEnd::kStandstill:
       return "standstill";
+    case EpochEnd::kNodeLeaves:
+      return "node_leaves";
     case EpochEnd::kNodeUnfit:
       return "node_unfit";
     case EpochEnd::kMoreWorkers:
       return "more_workers";
+    case EpochEnd::kMoreServers:
+      return "more_servers";
     case EpochEnd::kBetterPlan:
       return "better_plan";
     case EpochEnd::kCount:

@@ -41,10 +41,15 @@ struct JobRunOptions {
   Nanoseconds last_checkpoint_timeout = std::chrono::minutes(2);
   /// Beyond the job's replace_timeout: until there are enough nodes again.
   Nanoseconds recovery_timeout = std::chrono::minutes(10);
-  /// After more workers have come, until they are taken in: others may come with them. Likewise
-  /// between two attempts at a change.
-  Nanoseconds growth_delay = std::chrono::seconds(2);
+  /// After more workers have come, until a checkpoint is asked for, from which to go on with them:
+  /// others may come with them. A checkpoint that is committed sooner will do.
+  Nanoseconds growth_delay = std::chrono::seconds(10);
+  /// The same of servers that are missing.
+  Nanoseconds server_delay = std::chrono::seconds(2);
+  /// Between two attempts at a change, and before another plan is tried.
   Nanoseconds change_pause = std::chrono::minutes(1);
+  /// While a change is asked for in vain: until it is asked for again.
+  Nanoseconds ask_pause = std::chrono::seconds(2);
   MishapOptions mishaps;
   int max_plan_changes = 4;  ///< of one run: two plans that take turns must not go on for ever
   IdleRecoveriesOptions idle_recoveries;

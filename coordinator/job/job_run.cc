@@ -2,10 +2,12 @@
 
 #include "coordinator/job/job_run.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "coordinator/job/staffing/leavers.h"
 
 namespace poseidon {
 namespace {
@@ -80,6 +82,13 @@ std::string deadline_reason(const JobContext& job, const Waiting& waiting, Nanos
       participant_text(job.workers()[job.run->iterations.slowest().value()]), busy);
 }
 
+/// It has finished its part of a job that trains, and nobody needs anything of it.
+bool is_done(const Participant& participant, const EpochRun& run, const Roster& roster) {
+  return participant.state == ParticipantState::kFinished &&
+         (participant.index != 0 || run.model_stored) &&
+         !roster.group_needs(participant, *run.plan);
+}
+
 }  // namespace
 
 JobRun::JobRun(const JobRunOptions& options, JobDescription description, Nanoseconds now)
@@ -98,6 +107,7 @@ JobRun::JobRun(const JobRunOptions& options, JobDescription description, Nanosec
 JobActions JobRun::on_members(const std::vector<NodeInfo>& members, Nanoseconds now) {
   JobActions actions;
   job_.staffing.set_members(members);
+  change_.consider_leaving(now, actions);
   if (state() == JobState::kReplacing) recovery_.try_replacing(now, actions);
   if (state() == JobState::kRunning) change_.consider_growth(now, actions);
   if (state() == JobState::kWaiting) waiting_.on_members(now, actions);
@@ -113,13 +123,10 @@ JobActions JobRun::on_departure(const Departure& departure, Nanoseconds now) {
   // After a restart of the coordinator: the nodes had heard of the end, the disk had not.
   const bool all_is_done = run.model_stored && run.tests.pending() == 0 &&
                            run.iterations.completed() == job_.description.iterations;
-  const bool has_finished = participant->state == ParticipantState::kFinished &&
-                            (participant->index != 0 || run.model_stored);
   // While the others halt, each node that is lost is one less to wait for, whatever it had
   // finished.
   const bool part_is_done =
-      state() == JobState::kRunning &&
-      (all_is_done || (has_finished && !job_.roster().group_needs(*participant, *run.plan)));
+      state() == JobState::kRunning && (all_is_done || is_done(*participant, run, job_.roster()));
   participant->state = ParticipantState::kLost;
   if (ended()) return actions;
   const std::string text =
@@ -359,6 +366,9 @@ JobActions JobRun::tick(Nanoseconds now) {
   }
   change_.tick(now, actions);
   training_.tick(now, actions);
+  if (state() == JobState::kRunning && !ending_.is_trained() && !ending_.is_stopping()) {
+    saving_.watch_copies(now, actions);
+  }
   if (exclusion_.leave_out_silent(now, actions)) return actions;
   if (state() == JobState::kWaiting) waiting_.tick(now, actions);
   ending_.settle(now, actions);
@@ -417,7 +427,21 @@ JobView JobRun::view() const {
           .saving = saving_,
           .ending = ending_,
           .recovery = recovery_,
-          .training = training_};
+          .training = training_,
+          .change = change_};
+}
+
+bool needs_node(const JobRun& job, NodeId id) {
+  if (job.ended()) return false;
+  const JobView view = job.view();
+  if (view.roster.has_part(id)) {
+    return job.state() != JobState::kRunning ||
+           !is_done(*view.roster.find(id), view.run, view.roster);
+  }
+  const CheckpointManifest* const newest = view.checkpoints.newest_usable();
+  if (newest == nullptr) return false;
+  const std::vector<NodeId> holders = leaving_holders(view.staffing.members(), *newest);
+  return std::ranges::find(holders, id) != holders.end();
 }
 
 }  // namespace poseidon

@@ -120,6 +120,7 @@ struct JobView {
   const Ending& ending;
   const Recovery& recovery;
   const Training& training;
+  const PlannedChange& change;
 };
 
 /// One thread only (the cluster holds its mutex). `now` never goes backwards.
@@ -234,5 +235,9 @@ class JobRun {
   PlannedChange change_;
   Training training_;
 };
+
+/// Without this member something would be lost: it has a part in the epoch that is not done, or is
+/// to leave and has what the newest checkpoint needs.
+bool needs_node(const JobRun& job, NodeId id);
 
 }  // namespace poseidon

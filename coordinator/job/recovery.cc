@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/job/staffing/leavers.h"
 
 namespace poseidon {
 namespace {
@@ -35,7 +36,7 @@ void Recovery::recover(EpochEnd what, const std::string& reason, bool in_memory,
   if (interruption_ && is_loss) interruption_->vacant_since = now;
   if (!interruption_) {
     interruption_.emplace(now);
-    ++recoveries_;
+    if (what != EpochEnd::kNodeLeaves) ++recoveries_;
     ++counts_.of(what);
   } else if (what == EpochEnd::kNodeUnfit || what == EpochEnd::kCheckpointUnreadable) {
     ++counts_.of(what);  // it mostly happens on the way back
@@ -47,7 +48,7 @@ void Recovery::recover(EpochEnd what, const std::string& reason, bool in_memory,
   if (is_stored()) return;  // a node that is lost now takes none of it along
   const bool halts = job_.state() == JobState::kHalting || job_.state() == JobState::kSaving;
   // A node that is unfit has to wait longer each time until it may try again.
-  const bool may_be_idle = !halts && what != EpochEnd::kNodeUnfit;
+  const bool may_be_idle = !halts && what != EpochEnd::kNodeUnfit && what != EpochEnd::kNodeLeaves;
   if (may_be_idle && recovers_too_often(reason, now, actions)) return;
   if (in_memory && job_.state() == JobState::kRunning) {
     halt(reason, now, actions);
@@ -250,6 +251,7 @@ void Recovery::replace(Nanoseconds now, JobActions& actions) {
   }
   job_.states.transition(JobEvent::kEpochOver, now);
   ending_.end_epoch(false, absl::StrCat("the job recovers: ", reason_), actions);
+  vacate_leaving(job_.staffing.members(), job_.roster());
   try_replacing(now, actions);
 }
 
@@ -289,7 +291,8 @@ void Recovery::try_replacing(Nanoseconds now, JobActions& actions) {
   }
   if (!next.is_due(now)) return;
   const Nanoseconds waited = now - interruption_->vacant_since;
-  const bool in_time = waited < job_.description.replace_timeout;
+  const bool in_time =
+      waited < job_.description.replace_timeout && !only_leaving_are_missing(job_.roster());
   std::string missing;
   bool all_there = fill_vacancies(in_time, /*needed=*/false, now, missing);
   // Nobody else is there: rather one with mishaps than none, as long as the job waits at all.
@@ -300,7 +303,10 @@ void Recovery::try_replacing(Nanoseconds now, JobActions& actions) {
     wait_for(missing, now, actions);
     return;
   }
-  if (job_.run->plan) job_.staffing.add_workers(now);  // the first epoch has chosen its own
+  if (job_.run->plan) {  // the first epoch has chosen its own
+    job_.staffing.add_workers(now);
+    job_.staffing.add_servers(now);
+  }
   next.ask(now);
   job_.message = absl::StrCat("recovers: ", reason_, "; begins a new epoch");
   actions.emplace_back(TakeEpoch{});
@@ -378,6 +384,7 @@ bool Recovery::on_epoch(const absl::StatusOr<std::uint64_t>& epoch, Nanoseconds 
 }
 
 void Recovery::begin_epoch(Epoch epoch, Nanoseconds now, JobActions& actions) {
+  begun_at_ = now;
   const std::unique_ptr<EpochRun> over = std::move(job_.run);
   const Roster& roster = job_.roster();
   job_.run =
@@ -423,6 +430,8 @@ void Recovery::tell_what_is_lost(const EpochRun& over, JobActions& actions) cons
 
 std::optional<Nanoseconds> Recovery::finish(Nanoseconds now) {
   if (!interruption_) return std::nullopt;
+  trains_since_ = now;
+  change_cost_ = begun_at_ == Nanoseconds{0} ? begun_at_ : now - begun_at_;
   return now - std::exchange(interruption_, std::nullopt)->since;
 }
 

@@ -90,7 +90,12 @@ class Recovery {
   Nanoseconds most_waited() const {
     return job_.description.replace_timeout + job_.options.recovery_timeout;
   }
-  int recoveries() const { return recoveries_; }         ///< losses, but not changes
+  int recoveries() const { return recoveries_; }  ///< losses, but not changes
+  /// How long it took from the last decision for a new epoch until that trained: what a change of
+  /// the job costs. 0: there was none.
+  Nanoseconds change_cost() const { return change_cost_; }
+  /// When that was over.
+  Nanoseconds trains_since() const { return trains_since_; }
   const std::string& reason() const { return reason_; }  ///< of the last time, for people
   const JobCounts& counts() const { return counts_; }    ///< why epochs ended
 
@@ -127,6 +132,9 @@ class Recovery {
   std::string reason_;
   IdleRecoveries idle_recoveries_;
   int recoveries_ = 0;
+  Nanoseconds begun_at_{0};  ///< when the epoch began
+  Nanoseconds change_cost_{0};
+  Nanoseconds trains_since_{0};
   JobCounts counts_;
 };
 

@@ -139,6 +139,38 @@ bool Saving::is_open() const {
   return false;
 }
 
+void Saving::watch_copies(Nanoseconds now, JobActions& actions) {
+  const std::vector<Participant>& servers = job_.roster().servers;
+  // The one that a restored run began from may be another job's, and is not its to copy.
+  const CheckpointManifest* newest = job_.checkpoints.newest_usable();
+  if (newest != nullptr && newest->job_id != job_.description.id) newest = nullptr;
+  std::optional<std::int64_t> has;
+  if (newest != nullptr) has = copies_here(*newest, job_.staffing.members());
+  const CheckpointCopies::State before = copies_.state();
+  if (copies_.look(servers.size(), has)) {
+    switch (copies_.state()) {
+      case CheckpointCopies::State::kServersMissing:
+        job_.log(copies_.text(), actions, LogLine::Kind::kAlarm);
+        break;
+      case CheckpointCopies::State::kOldOnes:
+        job_.log(copies_.text(), actions);
+        break;
+      case CheckpointCopies::State::kWhole:
+        job_.log(before == CheckpointCopies::State::kServersMissing
+                     ? "there are servers enough for all copies of its checkpoints again"
+                     : "its newest checkpoint has all copies again",
+                 actions);
+        break;
+    }
+  }
+  if (job_.checkpoints.any_in_the_making() || !copies_.take_wish(now)) return;
+  // What does not fit now (the run is about to end, say) is tried again after a pause.
+  if (const absl::Status asked = ask(now, actions); !asked.ok()) {
+    job_.log(absl::StrCat("no checkpoint with all copies yet: ", asked.message()), actions,
+             LogLine::Kind::kRoutine);
+  }
+}
+
 // ---- manifests ----
 
 void Saving::on_written(SnapshotId snapshot, const absl::Status& status, JobActions& actions) {

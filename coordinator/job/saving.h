@@ -5,7 +5,8 @@
 //
 // Called by: job_run.h, with reports and answers of the disk; recovery.h and ending.h, which wait
 // for what is saved; planned_change.h asks for a checkpoint.
-// Calls: checkpoint_commit.h, which decides when a checkpoint is whole, and job_context.h.
+// Calls: checkpoint_commit.h, which decides when a checkpoint is whole, checkpoint_copies.h, which
+// tells whether there are as many copies as the job asks for, and job_context.h.
 
 #include <cstdint>
 #include <map>
@@ -15,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "coordinator/job/checkpoints/checkpoint_copies.h"
 #include "coordinator/job/job_actions.h"
 #include "coordinator/job/job_context.h"
 #include "coordinator/records/disk_request.h"
@@ -24,7 +26,8 @@ namespace poseidon {
 /// One job's. One thread only.
 class Saving {
  public:
-  explicit Saving(JobContext& job) : job_(job) {}
+  explicit Saving(JobContext& job)
+      : job_(job), copies_(job.description.checkpoints.replicas, job.options.change_pause) {}
 
   /// The epoch has its plan: what was in the making for the one before is given up.
   void begin_epoch(JobActions& actions);
@@ -44,6 +47,10 @@ class Saving {
   void save_held(Iteration version, Nanoseconds now, JobActions& actions);
   /// Servers may still be storing checkpoints: one that was due, or one that was asked for.
   bool is_open() const;
+  /// While the job trains: tells when there are fewer copies than checkpoint.replicas asks for, and
+  /// asks for a checkpoint as soon as that gives enough of them.
+  void watch_copies(Nanoseconds now, JobActions& actions);
+  const CheckpointCopies& copies() const { return copies_; }
 
   // ---- manifests ----
   /// The manifest is on disk, or will not get there.
@@ -65,6 +72,7 @@ class Saving {
   CheckpointManifest manifest_frame() const;
 
   JobContext& job_;
+  CheckpointCopies copies_;
   /// Manifests that the disk has refused, and that somebody waits for.
   std::map<SnapshotId, DiskRequest> unwritten_;
 };

@@ -226,6 +226,13 @@ bool Membership::attach(const NodeInfo& node, Nanoseconds now) {
   return true;
 }
 
+bool Membership::set_leaving(NodeId id, bool is_leaving) {
+  const auto it = members_.find(id);
+  if (it == members_.end()) return false;
+  it->second.node.is_leaving = is_leaving;
+  return true;
+}
+
 std::optional<Departure> Membership::leave(NodeId id, const std::string& reason, Nanoseconds now) {
   const auto it = members_.find(id);
   if (it == members_.end()) return std::nullopt;

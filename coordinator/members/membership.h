@@ -55,6 +55,7 @@ struct NodeInfo {
   std::uint64_t incarnation = 0;  ///< of the process; see Join
   std::uint64_t machine = 0;      ///< equal on one machine; 0: unknown, as after a restart of ours
   std::string peer_host;          ///< its address as the coordinator sees it
+  bool is_leaving = false;        ///< it said goodbye, or is drained: no job takes it
 };
 
 /// Whether both are the same process, not just the same address.
@@ -133,6 +134,10 @@ class Membership {
   /// The node is back, on a new stream. False when no member has this id, role, address and
   /// process.
   bool attach(const NodeInfo& node, Nanoseconds now);
+
+  /// The member wants to go, or is to go (NodeInfo::is_leaving), or that is taken back. False: no
+  /// such member.
+  bool set_leaving(NodeId id, bool is_leaving);
 
   /// The node left or will not return. nullopt when it is not a member.
   std::optional<Departure> leave(NodeId id, const std::string& reason, Nanoseconds now);

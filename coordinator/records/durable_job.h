@@ -3,7 +3,7 @@
 // The record of the current job on the coordinator's disk, from which another process can resume
 // the job. Pure: converts to JSON and back, and checks everything.
 //
-// Called by: coordinator/cluster/job_record.h, which stores it when training starts, when a
+// Called by: coordinator/cluster/run/job_record.h, which stores it when training starts, when a
 // recovery begins, and when there is a checkpoint to go back to; coordinator/cluster/returns.h,
 // which reads it in the next process. Calls: common/plan/plan.h, common/checkpoint/checkpoint.h.
 // The run's progress is in metrics.jsonl, not here.

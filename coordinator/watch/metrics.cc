@@ -106,6 +106,9 @@ void add_checkpoint(const JobFigures& job, MetricFamilies& families) {
         static_cast<double>(job.checkpoint_every));
   gauge("poseidon_checkpoints", "Committed checkpoints that the job has",
         static_cast<double>(job.checkpoints_kept));
+  gauge("poseidon_checkpoint_copies_missing",
+        "Copies that the job's checkpoints lack of those that checkpoint.replicas asks for",
+        static_cast<double>(job.copies_missing));
   if (!job.newest) return;
   gauge("poseidon_checkpoint_iteration", "Iteration of the job's newest committed checkpoint",
         static_cast<double>(job.newest->iteration));

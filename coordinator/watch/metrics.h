@@ -63,6 +63,7 @@ struct JobFigures {
   std::size_t workers = 0;       ///< that have a part in it and are not lost
   std::uint32_t begun_with = 0;  ///< workers of its first epoch; 0: none has begun
   std::size_t checkpoints_kept = 0;
+  std::int64_t copies_missing = 0;  ///< of its checkpoints, of those that it asks for
   std::optional<NewestCheckpoint> newest;
 };
 

@@ -6,6 +6,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
@@ -32,6 +33,12 @@ double fan_of(const Initialiser& initialiser, const Shape& shape) {
       break;
   }
   return (in + out) / 2.0;
+}
+
+void fill_constant(float value, std::span<float> values, const RangeRunner& run) {
+  run(static_cast<std::int64_t>(values.size()), [&](std::int64_t begin, std::int64_t end) {
+    std::fill(values.begin() + begin, values.begin() + end, value);
+  });
 }
 
 // Value i is made of draw i, or of as many as it takes from there on: the same whatever the ranges.
@@ -70,7 +77,7 @@ void fill(const ParameterSpec& parameter, std::uint64_t seed, std::span<float> v
   const Initialiser& initialiser = parameter.initialiser;
   switch (initialiser.type) {
     case Initialiser::Type::kConstant:
-      std::fill(values.begin(), values.end(), static_cast<float>(initialiser.value));
+      fill_constant(static_cast<float>(initialiser.value), values, run);
       break;
     case Initialiser::Type::kUniform:
       fill_uniform(seed, initialiser.bound, values, run);
@@ -95,6 +102,16 @@ void fill(const ParameterSpec& parameter, std::uint64_t seed, std::span<float> v
 
 void run_here(std::int64_t items, const std::function<void(std::int64_t, std::int64_t)>& body) {
   body(0, items);
+}
+
+RangeRunner until_stopped(RangeRunner run, std::int64_t piece, std::function<bool()> stopped) {
+  return [run = std::move(run), piece, stopped = std::move(stopped)](std::int64_t items,
+                                                                     const auto& body) {
+    for (std::int64_t at = 0; at < items && !stopped(); at += piece) {
+      run(std::min(piece, items - at),
+          [&body, at](std::int64_t begin, std::int64_t end) { body(at + begin, at + end); });
+    }
+  };
 }
 
 void initialise_parameters(const NetSpec& net, std::uint64_t seed,

@@ -1,5 +1,6 @@
 #include "models/net/initialise.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <span>
@@ -165,6 +166,24 @@ TEST(Initialise, HowTheWorkIsDividedDoesNotMatter) {
         *net, 5, [&](LayerIndex) { return std::span(values); }, backwards);
     EXPECT_EQ(values, initialised(model, 5)[0]) << type;
   }
+}
+
+TEST(Initialise, StopsBetweenTwoPieces) {
+  const json model = one_layer("f", {{"type", "gaussian"}});
+  const auto net = resolve_network(model, ".");
+  ASSERT_TRUE(net.ok()) << net.status();
+  std::vector<float> values(static_cast<std::size_t>(net->layers[0].parameter_count()), -7.0f);
+  const auto parameters = [&](LayerIndex) { return std::span(values); };
+  int looks = 0;
+  initialise_parameters(*net, 5, parameters,
+                        until_stopped(run_here, 100, [&looks] { return ++looks > 3; }));
+  const std::vector<float> all = initialised(model, 5)[0];
+  EXPECT_TRUE(std::equal(values.begin(), values.begin() + 300, all.begin()));
+  EXPECT_EQ(std::count(values.begin(), values.end(), -7.0f),
+            static_cast<std::ptrdiff_t>(values.size()) - 300)
+      << "nothing more, of no tensor";
+  initialise_parameters(*net, 5, parameters, until_stopped(run_here, 100, [] { return false; }));
+  EXPECT_EQ(values, all);
 }
 
 TEST(Initialise, BiasesAreZeroByDefault) {

@@ -12,7 +12,7 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("POSEIDON_BUILD", ROOT / "build" / "release"))
 # What an operator reads, in the order in which the commands are run.
-PAGES = [ROOT / "docs" / f"{name}.md" for name in ("install", "run", "monitor", "failures", "checkpoints")]
+PAGES = [ROOT / "docs" / f"{name}.md" for name in ("install", "run", "drain", "monitor", "failures", "checkpoints")]
 # To make a Debian from the network, on a machine that is busy with other tests. Less than ctest waits.
 MOST_DEBIAN_S = 1500
 

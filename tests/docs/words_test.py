@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 MOST_WORDS = 40
 MOST_CELL = 160
 MOST_PAGE = 3000
-OPERATORS_PAGES = ("docs/install.md", "docs/run.md", "docs/monitor.md", "docs/failures.md", "docs/checkpoints.md")
+OPERATORS_PAGES = ("docs/install.md", "docs/run.md", "docs/drain.md", "docs/monitor.md", "docs/failures.md", "docs/checkpoints.md")
 NARROW_PAGES = ("README.md", "docs/status.md")
 
 RETIRED_PHRASES = (

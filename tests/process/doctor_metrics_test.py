@@ -45,6 +45,19 @@ class DoctorTest(ProcessTest):
         return [f"{kind} {node['rank']} ({node['address']})" for node in self.cluster.status()[f"{kind}s"]]
 
 
+class AJobThatDoesNotTrain(DoctorTest):
+    def test_is_told_with_what_status_knows(self):
+        self.cluster = Cluster(self).add(workers=WORKERS, servers=SERVERS)
+        self.submit(job())
+        self.cluster.workers[0].signal(signal.SIGKILL)
+        self.cluster.wait_for_state("recovering")
+        _, findings = self.look()
+        self.assertEqual(list(findings), ["not_training"])
+        self.assertRegex(findings["not_training"]["what"],
+                         r"is recovering and does not train: .*worker \d .* was lost.*; worker \d \(.*\) is lost")
+        self.assertIn("nothing was traced", self.cluster.poseidon("doctor").stdout)
+
+
 class AFullDisk(DoctorTest):
     def mount_small_disks(self):
         """One for each server, so that nothing depends on how full this machine's own is."""

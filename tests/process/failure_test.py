@@ -73,7 +73,8 @@ class CleanStop(ProcessTest):
         cluster.wait_for_iteration(2)
         cluster.workers[1].signal(signal.SIGTERM)
         self.assertEqual(cluster.workers[1].wait(10), 0, cluster.workers[1].log())
-        cluster.wait_for_state("recovering", timeout_s=NOTICE_S)
+        wait_for("the other to train on", lambda: cluster.status()["state"] == "running" and
+                 [node["state"] for node in cluster.status()["workers"]] == ["running"], NOTICE_S)
         for process in (cluster.servers[0][0], cluster.coordinator, cluster.workers[0]):
             process.signal(signal.SIGTERM)
             self.assertEqual(process.wait(15), 0, process.log())

@@ -6,6 +6,7 @@ import re
 import signal
 import unittest
 import unittest.mock
+import urllib.request
 
 import soak
 from cluster import (BUILD, NORMALISED, Cluster, ProcessTest, Slowed, digits_job, losses, metrics, wait_for,
@@ -210,6 +211,34 @@ class Recovery(RecoveryTest):
         self.assertEqual(status["state"], "done", status["message"])
         self.assertRegex(cluster.coordinator.log(), r"begins at iteration (25|50|75|100) .* with 2 workers and 2 servers")
         self.assertEqual(self.results_of(run_dir), self.reference("sfb")[:2], "schemes stay, so do the bytes")
+
+    def test_a_server_that_comes_is_used_again(self):
+        """With two copies of each checkpoint, one of two servers is lost for good: that is an alarm, until another one comes."""
+        cluster = Cluster(self, metrics=True).add(workers=2, servers=2)
+        self.run_dir = self.folder / "run"
+        description = job("sfb", iterations=400, membership={"replace_timeout_ms": 1000})
+        description["checkpoint"]["replicas"] = 2
+        self.assertEqual(cluster.submit(description, "--workers", 2, "--servers", 2, run_dir=self.run_dir).returncode, 0)
+        wait_for_line(self.run_dir, 28)
+        with Slowed(cluster.workers[0]):
+            wait_for("a checkpoint", lambda: " is committed" in cluster.coordinator.log())
+            self.assertNotIn("copies", cluster.status()["message"])
+            cluster.servers[1][0].signal(signal.SIGKILL)
+            wait_for("the alarm", lambda: "checkpoints have 1 of 2 copies (checkpoint.replicas): 1 server is missing"
+                     in cluster.status()["message"])
+            self.assertEqual(self.copies_missing(cluster), 1)
+            cluster.add_server()
+            wait_for("its copies", lambda: "has all copies again" in cluster.coordinator.log())
+            status = cluster.status()
+            self.assertEqual([server["state"] for server in status["servers"]], ["running", "running"])
+            self.assertNotIn("copies", status["message"])
+            self.assertEqual(self.copies_missing(cluster), 0)
+        self.assertIn("1 more server came", cluster.coordinator.log())
+        self.finish(cluster, "sfb", iterations=400)
+
+    def copies_missing(self, cluster):
+        with urllib.request.urlopen(f"http://{cluster.status()['metrics_address']}/metrics", timeout=10) as answer:
+            return int(re.search(r"^poseidon_checkpoint_copies_missing (\d+)", answer.read().decode(), re.MULTILINE).group(1))
 
 
 class DamagedDisk(RecoveryTest):

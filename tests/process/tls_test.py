@@ -339,7 +339,9 @@ class Tls(ProcessTest):
             self.assertTrue(coordinator.running(), coordinator.log())
             self.assertLess(resident_bytes(coordinator.pid) - before, 64 << 20)
             self.wait_refused(coordinator, "too_many", more_than=FewFiles.FILES // 2)
-        begin = cluster.wait_for_state("running")["iteration"]
+        status = cluster.wait_for_state("running")
+        self.assertIn("refuses connections (too_many)", status["message"], "for a minute after the last")
+        begin = status["iteration"]
         cluster.wait_for_iteration(begin + 20)
         self.assertEqual([worker["state"] for worker in cluster.status()["workers"]], ["running", "running"])
         self.assertEqual(cluster.status()["epoch"], 1, "nobody was given up")

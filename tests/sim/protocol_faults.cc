@@ -69,6 +69,32 @@ void World::part_for_a_while(const std::string& one, const std::string& other, N
   });
 }
 
+/// As a process that gets SIGTERM; a service that is started again.
+void World::say_goodbye(Machine& machine) {
+  if (machine.worker == nullptr) return;
+  machine.worker->say_goodbye();
+  later(kLeavePatience, [this, &machine, which = machine.processes] {
+    if (machine.processes != which || machine.process.empty()) return;
+    note(absl::StrCat(machine.process, " was not released"));
+    kill_for_a_while(machine, {.lasts = kRestartPause});
+  });
+}
+
+void World::drain_for_a_while(const Machine& machine, Nanoseconds time) {
+  const auto drain = [this, address = machine.address](bool undo) {
+    if (coordinator_ == nullptr) return;
+    v1::DrainNodeRequest request;
+    request.set_protocol_version(kProtocolVersion);
+    request.set_node(address);
+    request.set_undo(undo);
+    const auto answer = coordinator_->cluster().drain_node(request);
+    note(absl::StrCat(undo ? "takes back the drain of " : "drains ", address, ": ",
+                      answer.status().ToString()));
+  };
+  drain(/*undo=*/false);
+  later(time, [drain] { drain(/*undo=*/true); });
+}
+
 void World::happen(const Fault& fault) {
   if (end_) return;
   const std::vector<Machine*> workers = machines(false);
@@ -154,6 +180,12 @@ void World::happen(const Fault& fault) {
         (void)coordinator_->cluster().end_job(request);
       }
       return;
+    case FaultKind::kGoodbye:
+      if (worker != nullptr) say_goodbye(*worker);
+      return;
+    case FaultKind::kDrain:
+      drain_for_a_while(*machines_[fault.target % machines_.size()], fault.lasts);
+      return;
     case FaultKind::kCount:
       return;
   }
@@ -164,6 +196,11 @@ void World::on_roll_back(Iteration iteration, Iteration done) {
   note(absl::StrCat("metrics go back to iteration ", iteration, ", ", done, " are made again"));
   if (troubles_.size() != 1 || scenario_.network.cut > 0.0) return;
   const FaultKind kind = troubles_[0];
+  // Those who leave give what they hold. A test that is cut off is made again, and the iteration
+  // after it.
+  if ((kind == FaultKind::kGoodbye || kind == FaultKind::kDrain) && done > 1) {
+    truth_.fail(absl::StrCat("a node that left as planned cost ", done, " iterations"));
+  }
   const bool is_worker = kind == FaultKind::kKillWorker || kind == FaultKind::kFreezeWorker;
   const bool is_server = kind == FaultKind::kKillServer || kind == FaultKind::kFreezeServer;
   const std::shared_ptr<const Course> course = truth_.newest();

@@ -117,7 +117,8 @@ Fault draw_fault(Dice& dice, Nanoseconds training) {
                                                         "checkpoint", "halt",   "halted",   "stop",
                                                         "join",       "resume", "finished", "test"};
   Fault fault;
-  fault.kind = static_cast<FaultKind>(dice.below(static_cast<std::uint32_t>(FaultKind::kCount)));
+  // Nodes that leave are drawn by themselves, so that seeds from before stay what they were.
+  fault.kind = static_cast<FaultKind>(dice.below(static_cast<std::uint32_t>(FaultKind::kGoodbye)));
   if (dice.one_in(2)) {
     const auto longest = static_cast<std::uint32_t>(training.count() / 1000000);
     fault.at = dice.up_to_ms(longest);
@@ -165,6 +166,10 @@ const char* fault_name(FaultKind kind) {
       return "save";
     case FaultKind::kStop:
       return "stop";
+    case FaultKind::kGoodbye:
+      return "goodbye";
+    case FaultKind::kDrain:
+      return "drain";
     case FaultKind::kCount:
       break;
   }
@@ -207,6 +212,11 @@ ProtocolScenario draw_protocol_scenario(std::uint64_t seed) {
     s.faults[0].message.clear();
     s.faults[0].at = training / 2;
     s.faults[0].comes_back = true;
+  }
+  Dice leavers(mix_seed(seed, 31));
+  while (leavers.one_in(3)) {
+    s.faults.push_back(draw_fault(leavers, training));
+    s.faults.back().kind = leavers.one_of({FaultKind::kGoodbye, FaultKind::kDrain});
   }
   s.workers_per_host = dice.one_of({1u, 1u, 2u, 3u});
   s.servers_beside_workers = dice.one_in(2);

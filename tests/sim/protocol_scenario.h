@@ -27,6 +27,8 @@ enum class FaultKind {
   kSave,  ///< not a fault: an operator requests a checkpoint
   kStop,  ///< not a fault: an operator stops the job, waits that long for a checkpoint, and resumes
           ///< the job from it
+  kGoodbye,  ///< a worker says goodbye, ends when it is released, and is started again
+  kDrain,    ///< an operator drains a node, and takes that back after a while
   kCount
 };
 const char* fault_name(FaultKind kind);

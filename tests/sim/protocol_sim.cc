@@ -33,7 +33,6 @@ constexpr Nanoseconds kOneRecovery =
     kHaltingTimeout + kSavingTimeout + 2 * kPreparingTimeout + kProgressTimeout + kRecoveryTimeout;
 constexpr Nanoseconds kTraining{std::chrono::minutes(3)};
 constexpr Milliseconds kStandstill{10000};
-constexpr Milliseconds kRestartPause{1000};
 constexpr std::int64_t kStepLimit = 3'000'000;
 
 fs::path scratch_directory() {

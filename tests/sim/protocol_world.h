@@ -30,6 +30,11 @@
 
 namespace poseidon::sim {
 
+/// Until a service that has ended is started again.
+constexpr Milliseconds kRestartPause{1000};
+/// --leave-timeout-s.
+constexpr Milliseconds kLeavePatience{20000};
+
 /// What every part of the product logs, at virtual times.
 class Trace final : public spdlog::sinks::base_sink<std::mutex> {
  public:
@@ -104,6 +109,8 @@ class World {
   void happen(const Fault& fault);
   void kill_for_a_while(Machine& machine, const Fault& fault);
   void freeze_for_a_while(const std::string& process, Nanoseconds time);
+  void say_goodbye(Machine& machine);
+  void drain_for_a_while(const Machine& machine, Nanoseconds time);
   void part_for_a_while(const std::string& one, const std::string& other, Nanoseconds time);
   void on_control(bool sent, const std::string& what);
   bool loses(const std::string& kind);

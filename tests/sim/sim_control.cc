@@ -112,7 +112,7 @@ void SimControl::on_closed(const absl::Status& status) {
 void SimControl::conversation_ended(const absl::Status& status) {
   const Nanoseconds patience = outbox_.epoch() ? kAwayTimeout : kJoinTimeout;
   ++attempts_;
-  bool gives_up = is_final(status);
+  bool gives_up = is_final(status) || leaves_;
   if (std::exchange(joined_, false)) {
     events_->on_away(status);
     since_ = transport_->now();
@@ -157,6 +157,21 @@ bool SimControl::send(v1::NodeMessage message) {
   outgoing_.push_back(std::move(message));
   pump();
   return true;
+}
+
+void SimControl::say_goodbye() {
+  if (!outbox_.epoch()) {
+    ended_(absl::CancelledError("it has no part in a job"));
+    return;
+  }
+  if (!joined_) {
+    ended_(absl::CancelledError("nobody is there who would release it"));
+    return;
+  }
+  leaves_ = true;
+  v1::NodeMessage message;
+  message.mutable_goodbye()->set_reason("SIGTERM");
+  send(std::move(message));
 }
 
 void SimControl::beat(std::uint64_t join) {
@@ -207,6 +222,7 @@ void SimControl::dispatch(const v1::CoordinatorMessage& message) {
     events_->on_joined(message.joined());
     beat(++joins_);
   }
+  if (message.has_released()) ended_(absl::CancelledError("released"));
   if (message.has_assign()) {
     end_part();
     const v1::Assignment& assignment = message.assign();

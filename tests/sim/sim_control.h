@@ -45,6 +45,8 @@ class SimControl final : public ReportSink, public StreamHandler {
   SimControl& operator=(const SimControl&) = delete;
 
   void start() { connect(); }
+  /// See ControlClient::stop_when_released; `ended` is called when it is released.
+  void say_goodbye();
   bool send(v1::NodeMessage message) override;
   /// See ControlClient::upload_model.
   void upload(std::uint64_t epoch, std::string bytes,
@@ -78,6 +80,7 @@ class SimControl final : public ReportSink, public StreamHandler {
   bool writing_ = false;
   bool sends_reports_ = false;
   bool joined_ = false;
+  bool leaves_ = false;  ///< it has said goodbye
   std::uint64_t attempts_ = 0, joins_ = 0, node_id_ = 0;
   Nanoseconds since_{0}, backoff_{Milliseconds(100)};
   Nanoseconds heartbeat_{Milliseconds(500)};

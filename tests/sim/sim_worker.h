@@ -50,6 +50,8 @@ class SimWorker final : public ControlEvents {
   void on_lost(const absl::Status& /*reason*/) override;
   void fill_heartbeat(v1::Heartbeat& heartbeat) override;
 
+  void say_goodbye() { control_.say_goodbye(); }
+
   /// How many streams of its group its relay does not read from just now.
   std::int64_t paused_by_relay() const { return probe_->value(NodeGauge::kPausedStreams); }
 

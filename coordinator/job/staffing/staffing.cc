@@ -5,6 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/address.h"
+#include "coordinator/job/staffing/leavers.h"
 #include "coordinator/planning/local_groups.h"
 
 namespace poseidon {
@@ -14,12 +15,22 @@ namespace {
 constexpr char kCpuDevice[] = "cpu";
 
 std::size_t count_role(const std::vector<NodeInfo>& members, NodeRole role) {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(members, [role](const NodeInfo& n) { return n.role == role; }));
+  return static_cast<std::size_t>(std::ranges::count_if(
+      members, [role](const NodeInfo& node) { return node.role == role && !node.is_leaving; }));
 }
 
 std::size_t count_left(const std::vector<Participant>& group) {
   return static_cast<std::size_t>(std::ranges::count_if(group, std::not_fn(is_lost)));
+}
+
+/// To begin with.
+std::size_t least_workers(const StaffingNeeds& needs) {
+  return needs.workers > 0 ? needs.workers : static_cast<std::size_t>(needs.min_workers);
+}
+
+/// To go on with.
+std::size_t fewest_workers(const StaffingNeeds& needs) {
+  return static_cast<std::size_t>(std::max<std::int64_t>(needs.min_workers, 1));
 }
 
 void put_in(const std::vector<std::size_t>& order, std::vector<Participant>& group) {
@@ -56,20 +67,17 @@ std::size_t Staffing::least_servers() const {
   return std::max<std::size_t>({needs_.servers, copies, 1});
 }
 
-std::size_t Staffing::least_workers() const {
-  return needs_.workers > 0 ? needs_.workers : static_cast<std::size_t>(needs_.min_workers);
-}
-
 bool Staffing::has_enough() const {
-  return count_role(members_, NodeRole::kWorker) >= least_workers() &&
+  return count_role(members_, NodeRole::kWorker) >= least_workers(needs_) &&
          count_role(members_, NodeRole::kServer) >= least_servers();
 }
 
 std::string Staffing::members_text() const {
-  return absl::StrFormat(
-      "%d of %d workers and %d of %d servers are here",
-      std::min(count_role(members_, NodeRole::kWorker), least_workers()), least_workers(),
-      std::min(count_role(members_, NodeRole::kServer), least_servers()), least_servers());
+  return absl::StrFormat("%d of %d workers and %d of %d servers are here",
+                         std::min(count_role(members_, NodeRole::kWorker), least_workers(needs_)),
+                         least_workers(needs_),
+                         std::min(count_role(members_, NodeRole::kServer), least_servers()),
+                         least_servers());
 }
 
 bool Staffing::choose_nodes(const CheckpointManifest* like) {
@@ -80,6 +88,7 @@ bool Staffing::choose_nodes(const CheckpointManifest* like) {
   std::vector<Participant> workers;
   std::vector<Participant>& servers = roster_.servers;
   for (const NodeInfo& node : members_) {
+    if (node.is_leaving) continue;
     if (node.role == NodeRole::kWorker) {
       workers.push_back({.node = node});
     } else if (servers.size() < max_servers) {
@@ -101,6 +110,7 @@ bool Staffing::choose_nodes(const CheckpointManifest* like) {
 // ---- vacant places ----
 
 bool Staffing::may_try(const NodeInfo& node, const StaffingSearch& search) const {
+  if (node.is_leaving) return false;
   if (!search.needed && would_slow_all(node)) return false;
   return suspects_.may_try(node, search.needed, search.now);
 }
@@ -206,14 +216,10 @@ std::string Staffing::fill_vacancies(const StaffingSearch& search) {
   return absl::StrJoin(vacant, ", ");
 }
 
-std::size_t Staffing::fewest_workers() const {
-  return static_cast<std::size_t>(std::max<std::int64_t>(needs_.min_workers, 1));
-}
-
 /// The most workers, of so many, that are allowed together; 0: fewer than the job needs.
 std::size_t Staffing::fitting_workers(std::size_t left) const {
-  while (left >= fewest_workers() && !allows_workers(left)) --left;
-  return left >= fewest_workers() ? left : 0;
+  while (left >= fewest_workers(needs_) && !allows_workers(left)) --left;
+  return left >= fewest_workers(needs_) ? left : 0;
 }
 
 bool Staffing::may_close_vacancies() const {
@@ -230,7 +236,7 @@ void Staffing::close_vacancies() {
   }
 }
 
-// ---- more workers ----
+// ---- more nodes ----
 
 std::size_t Staffing::wanted_workers() const {
   const auto wanted =
@@ -265,6 +271,28 @@ void Staffing::add_workers(Nanoseconds now) {
   }
 }
 
+std::size_t Staffing::servers_to_add(Nanoseconds now) const {
+  const std::size_t wanted = std::max<std::size_t>(
+      {needs_.servers, static_cast<std::size_t>(needs_.replicas), most_servers_});
+  if (roster_.servers.size() >= wanted) return 0;
+  const auto idle =
+      static_cast<std::size_t>(std::ranges::count_if(members_, [&](const NodeInfo& node) {
+        return node.role == NodeRole::kServer && is_idle(node, {.now = now});
+      }));
+  return std::min(idle, wanted - roster_.servers.size());
+}
+
+void Staffing::add_servers(Nanoseconds now) {
+  std::vector<Participant>& servers = roster_.servers;
+  for (std::size_t count = servers_to_add(now); count > 0; --count) {
+    servers.push_back({.node = *next_idle(NodeRole::kServer, nullptr, {.now = now}),
+                       .index = static_cast<std::uint32_t>(servers.size()),
+                       .state = ParticipantState::kWaiting,
+                       .is_new = true,
+                       .is_untried = true});
+  }
+}
+
 void Staffing::shrink_to_trained() {
   most_that_fit_ = trained_workers_;
   roster_.workers.resize(trained_workers_);
@@ -284,14 +312,12 @@ void Staffing::on_new_iteration() {
 bool Staffing::can_do_without(const Participant& participant, const CheckpointManifest* source,
                               Nanoseconds now) const {
   const bool is_worker = participant.node.role == NodeRole::kWorker;
-  if (!is_worker && source != nullptr) {
-    std::vector<bool> here;
-    for (const std::string& store : source->stores) {
-      here.push_back(store != participant.node.store_identity &&
-                     !store_address(members_, store).empty());
-    }
-    // A node that does not reach it now would not reach it then.
-    if (!is_reachable(*source, here)) return false;
+  // A node that does not reach it now would not reach it then.
+  const auto has_its_store = [&](const NodeInfo& node) {
+    return node.store_identity == participant.node.store_identity;
+  };
+  if (!is_worker && source != nullptr && !is_reachable_without(members_, *source, has_its_store)) {
+    return false;
   }
   if (next_idle(participant.node.role, nullptr, {.now = now}) != nullptr) return true;
   const auto& group = is_worker ? roster_.workers : roster_.servers;

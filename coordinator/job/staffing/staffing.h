@@ -4,13 +4,15 @@
 // members and vacancies in, choice and reason out.
 //
 // Called by: waiting.h chooses the first nodes, recovery.h fills vacant places, planned_change.h
-// asks for more workers, exclusion.h asks who is to blame and who can be spared.
+// asks for more workers and servers, exclusion.h asks who is to blame and who can be spared.
 // Calls: suspects.h says who may have a place, roster.h has the places.
 //
 // Invariants
 //  1. A member has at most one place.
 //  2. A vacant or additional place is given only to a member that Suspects allows.
+//  3. No place is given to a member that is leaving.
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -108,7 +110,7 @@ class Staffing {
   /// own CPUs may be replaced by another.)
   bool would_slow_all(const NodeInfo& node) const;
 
-  // ---- more workers ----
+  // ---- more nodes ----
   /// How many workers there could be now, with those that are idle; no more than the job wants.
   std::size_t most_workers(Nanoseconds now) const;
   /// No more workers are wanted.
@@ -116,8 +118,16 @@ class Staffing {
   bool allows_workers(std::size_t count) const;
   /// Gives idle workers places of their own, as many as the job takes.
   void add_workers(Nanoseconds now);
-  /// The epoch trains with these workers.
-  void on_trained() { trained_workers_ = roster_.workers.size(); }
+  /// Idle servers that the job would use: it has fewer than it asks for, than it once trained with
+  /// in this coordinator's life, or than the copies of its checkpoints need.
+  std::size_t servers_to_add(Nanoseconds now) const;
+  /// Gives them places of their own.
+  void add_servers(Nanoseconds now);
+  /// The epoch trains with these nodes.
+  void on_trained() {
+    trained_workers_ = roster_.workers.size();
+    most_servers_ = std::max(most_servers_, roster_.servers.size());
+  }
   /// Workers of the last epoch that trained; 0: none has.
   std::size_t trained_workers() const { return trained_workers_; }
   /// More workers than trained_workers() do not fit: removes the later places permanently.
@@ -133,10 +143,8 @@ class Staffing {
                       Nanoseconds now) const;
 
  private:
-  std::size_t least_workers() const;
   std::size_t least_servers() const;
   std::size_t wanted_workers() const;
-  std::size_t fewest_workers() const;
   std::size_t fitting_workers(std::size_t left) const;
   bool may_try(const NodeInfo& node, const StaffingSearch& search) const;
   const NodeInfo* idle_beside_group(const Participant& vacant, const StaffingSearch& search) const;
@@ -148,6 +156,7 @@ class Staffing {
   Roster roster_;
   std::uint32_t begun_with_ = 0;
   std::size_t trained_workers_ = 0;
+  std::size_t most_servers_ = 0;  ///< that an epoch has trained with
   std::size_t most_that_fit_ = std::numeric_limits<std::size_t>::max();  ///< as far as is known
   Suspects suspects_;
 };

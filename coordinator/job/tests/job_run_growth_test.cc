@@ -128,7 +128,7 @@ class GpuJobTest : public RecoveryTest {
   void begin_on_gpus(const JobDescription& d) {
     members_ = {node(1), node(2), node(101), node(102)};
     members_[2].device = members_[3].device = "cuda:0";
-    job_.emplace(JobRunOptions{}, d, at(0));
+    job_.emplace(growth_options(), d, at(0));
     job_->on_members(members_, at(1));
     get_ready(2);
     ASSERT_EQ(job_->state(), JobState::kRunning);

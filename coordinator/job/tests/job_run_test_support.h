@@ -93,6 +93,13 @@ std::vector<T> only(const JobActions& actions) {
   return found;
 }
 
+/// Newcomers are taken in after 2 s.
+inline JobRunOptions growth_options() {
+  JobRunOptions options;
+  options.growth_delay = std::chrono::seconds(2);
+  return options;
+}
+
 /// Two workers (nodes 101, 102) and two servers (nodes 1, 2), training.
 class RecoveryTest : public ::testing::Test {
  protected:
@@ -100,7 +107,7 @@ class RecoveryTest : public ::testing::Test {
 
   void begin(const JobDescription& d) {
     members_ = {node(1), node(2), node(101), node(102)};
-    job_.emplace(JobRunOptions{}, d, at(0));
+    job_.emplace(growth_options(), d, at(0));
     job_->on_members(members_, at(1));
     get_ready(2);
     ASSERT_EQ(job_->state(), JobState::kRunning);

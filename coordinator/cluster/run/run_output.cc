@@ -1,4 +1,4 @@
-#include "coordinator/cluster/run_output.h"
+#include "coordinator/cluster/run/run_output.h"
 
 #include "absl/strings/str_cat.h"
 #include "common/threads/mutex.h"

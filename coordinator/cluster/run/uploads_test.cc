@@ -1,4 +1,4 @@
-#include "coordinator/cluster/uploads.h"
+#include "coordinator/cluster/run/uploads.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

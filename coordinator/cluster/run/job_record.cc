@@ -1,4 +1,4 @@
-#include "coordinator/cluster/job_record.h"
+#include "coordinator/cluster/run/job_record.h"
 
 #include <algorithm>
 #include <set>

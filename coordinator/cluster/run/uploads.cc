@@ -1,4 +1,4 @@
-#include "coordinator/cluster/uploads.h"
+#include "coordinator/cluster/run/uploads.h"
 
 #include <utility>
 
