@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/terminal/outcome.h"
+#include "cli/terminal/watch.h"
+#include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/text.h"
 

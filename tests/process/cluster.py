@@ -285,7 +285,8 @@ class Cluster:
         self.test = test
         self.place = place or Here()
         self.proofs = proofs
-        self.servers = []
+        self.servers = []  # (process, address) ...
+        self.server_names = []  # ... and their names, which are their data directories'
         self.workers = []
         self.lease_ms = lease_ms
         self.options = [*options, *(["--metrics-listen", "127.0.0.1:0"] if metrics else [])]
@@ -342,8 +343,9 @@ class Cluster:
         self.test.assertTrue(address_file.exists(), process.log())
         return process, address_file.read_text().strip()
 
-    def add_server(self, *arguments):
-        name = f"server-{len(self.servers)}"
+    def add_server(self, *arguments, name=None):
+        name = name or f"server-{len(self.servers)}"
+        self.server_names.append(name)
         process, address = self._listening(name, "poseidon-server", "--coordinator", self.address, "--listen",
                                            f"{self.place.address(name)}:0", "--data-dir", self.test.folder / name,
                                            *self.options, *self.proofs("server"), *arguments)
@@ -352,15 +354,15 @@ class Cluster:
 
     def restart_server(self, index, *arguments):
         """A new process with the old one's data directory."""
-        process, address = self._listening(f"server-{index}", "poseidon-server", "--coordinator", self.address,
-                                           "--listen", f"{self.place.address(f'server-{index}')}:0", "--data-dir",
-                                           self.test.folder / f"server-{index}", *self.options,
-                                           *self.proofs("server"), *arguments)
+        name = self.server_names[index]
+        process, address = self._listening(name, "poseidon-server", "--coordinator", self.address, "--listen",
+                                           f"{self.place.address(name)}:0", "--data-dir", self.test.folder / name,
+                                           *self.options, *self.proofs("server"), *arguments)
         self.servers[index] = (process, address)
         return process
 
-    def add_worker(self, *arguments, threads=1, program="poseidon-worker"):
-        name = f"worker-{len(self.workers)}"
+    def add_worker(self, *arguments, threads=1, program="poseidon-worker", name=None):
+        name = name or f"worker-{len(self.workers)}"
         process = self.start(name, program, "--coordinator", self.address, "--threads", threads,
                              *self.options, *self.proofs("worker"), *arguments)
         self.workers.append(process)

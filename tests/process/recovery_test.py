@@ -318,7 +318,7 @@ class Soak(unittest.TestCase):
         self.assertEqual(len(failed), 1)
         command = re.search(r"^again: tests/process/soak.sh (.*)$", said, re.MULTILINE).group(1).split()
         self.assertEqual(command, ["--trial-seed", str(failed[0]), "--faults", "1", "--hasty", "0.0", "--frozen", "0.2",
-                                   "--ended", "0.15", "--early", str(soak.EARLY), "--variants", *soak.VARIANTS,
+                                   "--ended", "0.15", "--drained", "0.1", "--hijacked", "0.1", "--early", str(soak.EARLY), "--variants", *soak.VARIANTS,
                                    "--connections", *soak.CONNECTIONS, "--kinds", "server"])
         (failed, _), again, _ = self.soak([AssertionError("other bytes")], *command)
         self.assertEqual((len(failed), again), (1, seeds[:1]))

@@ -6,7 +6,9 @@
 
 One trial: a cluster of 2 workers and 2 servers trains one of VARIANTS over one of CONNECTIONS; at a random moment one or
 several faults strike a worker, a server, the coordinator or all of them at once: SIGKILL, or SIGTERM as by a service
-manager (the process is started again at once), or SIGSTOP for up to twice the lease and then SIGCONT. The next fault
+manager (a worker says goodbye; the process is started again at once), or SIGSTOP for up to twice the lease and then
+SIGCONT. A worker or server may also be drained while a spare one takes its place, and a stranger may push gradients to a
+server under the workers' ranks for a second. The next fault
 waits for an iteration that the job makes after the one before, or (--hasty) comes while the job still recovers. The run
 must finish by itself, with each metrics line once and with the bytes of the undisturbed run. A trial whose faults all
 came when the run was over says nothing and does not count. Prints one line per trial and a summary; exit status 1 when a
@@ -14,14 +16,16 @@ trial failed, with the command that repeats it: the same faults at the same iter
 """
 
 import argparse
+import json
 import random
+import re
 import shlex
 import signal
 import statistics
 import sys
 import time
 
-from cluster import (NORMALISED, Cluster, ProcessTest, digits_job, furthest, metrics, poseidon, wait_for,
+from cluster import (BUILD, NORMALISED, Cluster, ProcessTest, digits_job, furthest, metrics, poseidon, wait_for,
                      wait_for_line)
 
 ITERATIONS = 150
@@ -30,6 +34,8 @@ WORKERS, SERVERS = 2, 2
 KINDS = ("worker", "server", "coordinator", "all")
 FROZEN = 0.2       # of those struck
 ENDED = 0.15       # of the others; what is left is killed
+DRAINED = 0.1      # of the workers and servers that are not frozen
+HIJACKED = 0.1     # of the faults that are neither: a stranger's streams
 HASTY = 0.0        # of the faults after the first
 EARLY = 1 / 6      # of the faults: in the preparations
 MOST_MISSED = 20   # trials in a row whose faults came too late
@@ -61,6 +67,8 @@ class Trial(ProcessTest):
     """Not collected as a test: driven by soak() below."""
 
     references = {}
+    refused = 0  # of strangers' streams
+    spares = 0
 
     def runTest(self):
         pass
@@ -120,7 +128,7 @@ class Trial(ProcessTest):
         else:
             self.wait_for_moment(rng, options, run_dir)
         kind = rng.choice(options.kinds)
-        how = "frozen" if rng.random() < options.frozen else "ended" if rng.random() < options.ended else "killed"
+        how = self.way(rng, options, kind)
         if cluster.status()["state"] == "done":
             return None
         begin = time.monotonic()
@@ -132,14 +140,63 @@ class Trial(ProcessTest):
                        *(("worker", index) for index in range(WORKERS))]
             rng.shuffle(victims)
         log.append(f"{kind}{'' if len(victims) > 1 else f'-{victims[0][1]}'} {how} after {before}{' in haste' if hasty else ''}")
-        self.fault(rng, how, cluster, victims)
+        self.fault(rng, how, cluster, victims, run_dir)
         if not last and options.hasty > 0:
             return None  # the next one may have come by then
         wait_for("a new iteration or the end", lambda: furthest(run_dir) > before or
                  cluster.status()["state"] in ("done", "failed"), 90)
         return time.monotonic() - begin
 
-    def fault(self, rng, how, cluster, victims):
+    @staticmethod
+    def way(rng, options, kind):
+        if rng.random() < options.frozen:
+            return "frozen"
+        if kind in ("worker", "server") and rng.random() < options.drained:
+            return "drained"
+        if rng.random() < options.hijacked:
+            return "hijacked"
+        return "ended" if rng.random() < options.ended else "killed"
+
+    def drain(self, cluster, kind, index):
+        """Another one comes and takes its place; then it is stopped."""
+        self.spares += 1
+        if kind == "worker":
+            cluster.add_worker(*self.extra, name=f"worker-spare-{self.spares}")
+            nodes, address = cluster.workers, re.search(r"listening on (\S+)", cluster.workers[index].log()).group(1)
+        else:
+            cluster.add_server(*self.extra, name=f"server-spare-{self.spares}")
+            nodes, address = cluster.servers, cluster.servers[index][1]
+        count = WORKERS if kind == "worker" else SERVERS
+        wait_for("the spare one to join", lambda: len(cluster.status()[f"{kind}s"]) > count, 60)
+        drained = cluster.poseidon("drain", address, "--timeout-s", 90)
+        self.assertEqual(drained.returncode, 0, drained.stdout + drained.stderr)
+        (nodes[index] if kind == "worker" else nodes[index][0]).signal(signal.SIGTERM)
+        nodes[index] = nodes.pop()
+        if kind == "server":
+            cluster.server_names[index] = cluster.server_names.pop()
+
+    def hijack(self, rng, cluster, run_dir):
+        """A stranger's streams to one server. While it goes through another epoch, it refuses them otherwise."""
+        status, plan = cluster.status(), json.loads((run_dir / "plan.json").read_text())
+        if not plan["chunks"]:
+            return
+        chunk = rng.randrange(len(plan["chunks"]))
+        place = plan["chunks"][chunk]
+        tls = ["--tls-dir", self.folder / "tls/worker"] if (self.folder / "tls").exists() else []
+        stranger = self.start(f"stranger-{rng.getrandbits(32):08x}", BUILD / "tests/poseidon-test-hijacker", "--server",
+                              plan["server_addresses"][place["server"]], "--epoch", status["epoch"], "--workers", WORKERS,
+                              "--chunk", chunk, "--offset", place["offset"], "--elements", place["elements"],
+                              "--iteration", status["iteration"], "--seconds", 1, *tls)
+        self.assertEqual(stranger.wait(60), 0, stranger.log())
+        self.refused += int(re.search(r"refused (\d+)", stranger.log()).group(1))
+
+    def fault(self, rng, how, cluster, victims, run_dir):
+        if how == "drained":
+            self.drain(cluster, *victims[0])
+            return
+        if how == "hijacked":
+            self.hijack(rng, cluster, run_dir)
+            return
         processes = [self.process(cluster, *victim) for victim in victims]
         for process in processes:
             process.signal({"frozen": signal.SIGSTOP, "ended": signal.SIGTERM, "killed": signal.SIGKILL}[how])
@@ -181,6 +238,7 @@ def soak(options):
     end = time.monotonic() + options.minutes * 60
     trials = 1 if options.trial_seed is not None else options.trials
     failed, struck, done, missed, missed_in_a_row, recoveries, replayed = [], [], 0, 0, 0, [], []
+    refused = 0
     while (done < trials) if trials else (time.monotonic() < end):
         seed = rng.getrandbits(32) if options.trial_seed is None else options.trial_seed
         log, faults_of_trial = [], []
@@ -201,6 +259,7 @@ def soak(options):
                 print(f"---- {process.name}\n{process.log()[-2500:]}", flush=True)
         finally:
             trial.doCleanups()
+        refused += trial.refused
         if not faults_of_trial and seed not in failed:
             missed, missed_in_a_row = missed + 1, missed_in_a_row + 1
             if missed_in_a_row == MOST_MISSED:
@@ -214,6 +273,8 @@ def soak(options):
               f"longest {max(recoveries):.2f}")
     if replayed:
         print(f"iterations made again: median {statistics.median(replayed):.0f}, most {max(replayed)}")
+    if any(how == "hijacked" for _, how in struck):
+        print(f"{refused} streams of strangers were refused for their proof")
     print(f"{done - len(failed)} of {done} trials ended like the undisturbed run" +
           (f"; failed seeds: {failed}" if failed else "") +
           (f"; {missed} more were over before anything struck" if missed else ""))
@@ -223,8 +284,8 @@ def soak(options):
 def repeating(seed, options):
     """The command that runs the trial of this seed alone."""
     return shlex.join(map(str, ["tests/process/soak.sh", "--trial-seed", seed, "--faults", options.faults, "--hasty",
-                                options.hasty, "--frozen", options.frozen, "--ended", options.ended, "--early",
-                                options.early,
+                                options.hasty, "--frozen", options.frozen, "--ended", options.ended, "--drained",
+                                options.drained, "--hijacked", options.hijacked, "--early", options.early,
                                 "--variants", *options.variants, "--connections", *options.connections, "--kinds",
                                 *options.kinds]))
 
@@ -239,6 +300,10 @@ def parse(arguments=None):
     parser.add_argument("--frozen", type=float, default=FROZEN, help="share of those struck that are frozen, default %(default)s")
     parser.add_argument("--ended", type=float, default=ENDED,
                         help="share of the others that get SIGTERM instead of SIGKILL, default %(default)s")
+    parser.add_argument("--drained", type=float, default=DRAINED,
+                        help="share of the workers and servers that are drained, default %(default)s")
+    parser.add_argument("--hijacked", type=float, default=HIJACKED,
+                        help="share of the faults that are a stranger's streams, default %(default)s")
     parser.add_argument("--hasty", type=float, default=HASTY,
                         help="share of the faults after the first that do not wait for a new iteration, default %(default)s")
     parser.add_argument("--early", type=float, default=EARLY,
