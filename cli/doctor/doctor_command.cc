@@ -76,15 +76,6 @@ void tell(const DoctorOptions& options, const DoctorFacts& facts,
                             : doctor_to_text(facts, findings));
 }
 
-/// Tells what the status knows of a job that does not train at the moment. False: it trains, or is
-/// over.
-bool tell_of_job_before_training(const DoctorOptions& options,
-                                 const v1::GetStatusResponse& status) {
-  if (!is_before_training(status)) return false;
-  tell(options, DoctorFacts(), {not_training(status)});
-  return true;
-}
-
 }  // namespace
 
 absl::Status run_doctor(const DoctorOptions& options) {
@@ -92,7 +83,10 @@ absl::Status run_doctor(const DoctorOptions& options) {
                             CoordinatorClient::make(options));
   POSEIDON_ASSIGN_OR_RETURN(v1::GetStatusResponse status,
                             client->wait_for_coordinator(options.connect_timeout));
-  if (tell_of_job_before_training(options, status)) return absl::OkStatus();
+  if (is_before_training(status)) {
+    tell(options, DoctorFacts(), {not_training(status)});
+    return absl::OkStatus();
+  }
   // A node that has just joined has not reported yet. Any report suffices: this status has none,
   // and gives their interval.
   v1::GetStatusResponse nobody_yet;
@@ -107,14 +101,13 @@ absl::Status run_doctor(const DoctorOptions& options) {
                             client->get_status(kStatusOfLookTimeout));
   DoctorFacts facts;
   if (trace.ok()) facts = make_facts(*trace, looked);
-  // The job may have begun to recover meanwhile.
-  if (facts.iterations == 0 && tell_of_job_before_training(options, looked)) {
-    return absl::OkStatus();
-  }
-  if (!trace.ok()) return trace.status();
+  // The job may have begun to recover meanwhile. Which nodes are silent is still worth a look.
+  const bool recovers = facts.iterations == 0 && is_before_training(looked);
+  if (!trace.ok() && !recovers) return trace.status();
   POSEIDON_ASSIGN_OR_RETURN(const v1::GetStatusResponse after, await_reports(*client, looked));
   add_counters(status, after, absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()), facts);
-  const std::vector<Finding> findings = diagnose(facts);
+  const std::vector<Finding> findings =
+      recovers ? std::vector<Finding>{not_training(looked)} : diagnose(facts);
   tell(options, facts, findings);
   return absl::OkStatus();
 }
