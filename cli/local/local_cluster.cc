@@ -159,9 +159,11 @@ absl::Status LocalCluster::start_workers(const std::string& coordinator, std::in
   const std::string data_threads =
       absl::StrCat(default_data_threads(static_cast<int>(cores / count)));
   for (std::int64_t i = 0; i < count; ++i) {
-    POSEIDON_RETURN_IF_ERROR(start(absl::StrCat("worker-", i), "poseidon-worker",
-                                   {"--coordinator", coordinator, "--device", device_, "--threads",
-                                    threads, "--data-threads", data_threads}));
+    // They end with the whole cluster, or are started again at once: no goodbye.
+    POSEIDON_RETURN_IF_ERROR(
+        start(absl::StrCat("worker-", i), "poseidon-worker",
+              {"--coordinator", coordinator, "--device", device_, "--threads", threads,
+               "--data-threads", data_threads, "--leave-timeout-s", "0"}));
   }
   return absl::OkStatus();
 }
