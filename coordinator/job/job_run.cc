@@ -82,7 +82,7 @@ std::string deadline_reason(const JobContext& job, const Waiting& waiting, Nanos
       participant_text(job.workers()[job.run->iterations.slowest().value()]), busy);
 }
 
-/// It has finished its part of a job that trains, and nobody needs anything of it.
+/// The participant has finished its part, and no other node of the job needs data from it.
 bool is_done(const Participant& participant, const EpochRun& run, const Roster& roster) {
   return participant.state == ParticipantState::kFinished &&
          (participant.index != 0 || run.model_stored) &&

@@ -8,7 +8,7 @@
 // there.
 //
 // A node that leaves halts with the others and gives what it holds, so that no iteration is made
-// again. Its place is then given to somebody else or removed at once: nobody waits for it.
+// again. Then an idle node gets its place, or the place is removed; the job does not wait.
 //
 // Called by: job_run.h, when members come, when times are measured, when time passes, and when a
 // checkpoint is committed.

@@ -371,7 +371,7 @@ TEST_F(CommitTest, KnowsWhichOnesAnOperatorAskedFor) {
   commit(*later);
   EXPECT_TRUE(commit_.is_asked(snapshot_id(kEpoch, *later)));
   commit(*later + 10);
-  EXPECT_FALSE(commit_.is_asked(snapshot_id(kEpoch, *later + 10))) << "nobody waits any more";
+  EXPECT_FALSE(commit_.is_asked(snapshot_id(kEpoch, *later + 10))) << "no operator asked for it";
 
   EXPECT_TRUE(commit_.ask(*later + 10, kNow).ok());
   commit_.mark_asked();
