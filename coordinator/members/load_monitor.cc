@@ -7,7 +7,7 @@ namespace poseidon {
 void LoadMonitor::add(NodeId node, const LoadTotals& totals, Nanoseconds now) {
   Node& known = nodes_[node];
   if (!known.samples.empty()) {
-    const LoadTotals& before = known.samples.back().totals;
+    const LoadTotals& before = known.samples.newest().totals;
     if (totals.cpu_seconds < before.cpu_seconds || totals.disk_seconds < before.disk_seconds ||
         totals.disk_bytes < before.disk_bytes) {
       known = {};
@@ -16,19 +16,15 @@ void LoadMonitor::add(NodeId node, const LoadTotals& totals, Nanoseconds now) {
                                (totals.disk_seconds - before.disk_seconds);
     }
   }
-  known.samples.push_back({now, totals});
-  while (known.samples.size() > 2 &&
-         (known.samples[1].time <= now - kWindow || known.samples.size() > kMaxSamples)) {
-    known.samples.pop_front();
-  }
+  known.samples.add(now, totals);
 }
 
 std::optional<LoadRates> LoadMonitor::rates(NodeId node) const {
   const auto found = nodes_.find(node);
   if (found == nodes_.end()) return std::nullopt;
-  const Sample& first = found->second.samples.front();
-  const Sample& last = found->second.samples.back();
-  const double elapsed = seconds(last.time - first.time);
+  const auto& first = found->second.samples.oldest();
+  const auto& last = found->second.samples.newest();
+  const double elapsed = last.seconds_since(first);
   if (elapsed <= 0.0) return std::nullopt;
   LoadRates rates{.machine = last.totals.machine,
                   .cores = last.totals.cores,

@@ -4,15 +4,16 @@
 // heartbeats. Pure.
 //
 // Called by: coordinator/cluster/cluster.h for each heartbeat; `poseidon status`, `poseidon top`
-// and `poseidon doctor` show which nodes share a machine and which lack cores. Calls: nothing.
+// and `poseidon doctor` show which nodes share a machine and which lack cores.
+// Calls: sample_window.h.
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 
 #include "common/base/clock.h"
 #include "coordinator/members/membership.h"
+#include "coordinator/members/sample_window.h"
 
 namespace poseidon {
 
@@ -38,9 +39,6 @@ struct LoadRates {
 
 class LoadMonitor {
  public:
-  static constexpr Nanoseconds kWindow = std::chrono::seconds(5);
-  static constexpr std::size_t kMaxSamples = 64;  ///< per node; the oldest are dropped
-
   /// Totals that decrease mean a new process: drops its older samples. (The time without a core may
   /// decrease when a thread ends.)
   void add(NodeId node, const LoadTotals& totals, Nanoseconds now);
@@ -49,12 +47,8 @@ class LoadMonitor {
   std::optional<LoadRates> rates(NodeId node) const;
 
  private:
-  struct Sample {
-    Nanoseconds time;
-    LoadTotals totals;
-  };
   struct Node {
-    std::deque<Sample> samples;
+    SampleWindow<LoadTotals> samples;
     double disk_bytes_per_s = 0.0;  ///< when it last wrote
   };
   std::map<NodeId, Node> nodes_;

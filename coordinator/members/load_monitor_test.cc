@@ -54,5 +54,24 @@ TEST(LoadMonitor, ANewProcessBeginsAnew) {
   EXPECT_FALSE(monitor.rates(kNode));
 }
 
+TEST(LoadMonitor, HeartbeatsThatArriveAtOnceAfterAPauseDoNotRaiseTheRates) {
+  // A process uses half a core. The coordinator stands still from 10 to 110 s; then the heartbeats
+  // of that time arrive within milliseconds.
+  LoadMonitor monitor;
+  const auto totals = [](double s) {
+    return LoadTotals{.cores = 2, .cpu_seconds = 0.5 * s, .cpu_wait_seconds = 0.1 * s};
+  };
+  for (int s = 0; s <= 10; ++s) monitor.add(kNode, totals(s), std::chrono::seconds(s));
+  for (int s = 11; s <= 110; ++s) {
+    monitor.add(kNode, totals(s), std::chrono::microseconds(110'000'000 + s));
+    EXPECT_LE(monitor.rates(kNode)->cores_used, 0.6) << "after " << s << " s";
+  }
+  for (int s = 111; s <= 120; ++s) {
+    monitor.add(kNode, totals(s), std::chrono::seconds(s));
+    EXPECT_NEAR(monitor.rates(kNode)->cores_used, 0.5, 0.01) << "after " << s << " s";
+    EXPECT_NEAR(monitor.rates(kNode)->cores_wanted, 0.1, 0.01);
+  }
+}
+
 }  // namespace
 }  // namespace poseidon::load_monitor_test

@@ -33,12 +33,12 @@ bool goes_back(const WorkerTotals& totals_before, const WorkerTotals& totals_aft
 void TrafficMonitor::add(NodeId node, WorkerTotals totals, Nanoseconds now) {
   POSEIDON_CHECK(totals.layers.size() == layers_, "one total per layer");
   auto& samples = samples_[node];
-  if (!samples.empty() && goes_back(samples.back().totals, totals)) {
+  if (!samples.empty() && goes_back(samples.newest().totals, totals)) {
     samples.clear();
     passes_.erase(node);
   }
-  samples.push_back({now, std::move(totals)});
-  const Sample& newest = samples.back();
+  samples.add(now, std::move(totals));
+  const Sample& newest = samples.newest();
   const auto [at, is_first] = passes_.try_emplace(node);
   Passes& passes = at->second;
   if (is_first) passes.begin = newest;
@@ -48,9 +48,6 @@ void TrafficMonitor::add(NodeId node, WorkerTotals totals, Nanoseconds now) {
       passes.layers.push_back(mean(passes.begin.totals.layers[l], newest.totals.layers[l]));
     }
     passes.begin = newest;
-  }
-  while (samples.size() > 2 && (samples[1].time <= now - kWindow || samples.size() > kMaxSamples)) {
-    samples.pop_front();
   }
 }
 
@@ -93,10 +90,10 @@ LayerRates TrafficMonitor::rates(LayerIndex layer, Nanoseconds now) const {
   MeasuredLayer sum;
   double measured = 0.0;
   for (const auto& [node, samples] : samples_) {
-    const double elapsed = samples.back().seconds_since(samples.front());
+    const double elapsed = samples.newest().seconds_since(samples.oldest());
     if (elapsed <= 0.0) continue;
-    const LayerTotals& first = samples.front().totals.layers[layer.value()];
-    const LayerTotals& last = samples.back().totals.layers[layer.value()];
+    const LayerTotals& first = samples.oldest().totals.layers[layer.value()];
+    const LayerTotals& last = samples.newest().totals.layers[layer.value()];
     if (last.passes > first.passes) {
       const MeasuredLayer one = mean(first, last);
       sum.forward_s += one.forward_s;
@@ -123,8 +120,8 @@ LayerRates TrafficMonitor::rates(LayerIndex layer, Nanoseconds now) const {
 WorkerRates TrafficMonitor::worker_rates(NodeId node, Nanoseconds now) const {
   const auto found = samples_.find(node);
   if (found == samples_.end()) return {};
-  const Sample& first = found->second.front();
-  const Sample& last = found->second.back();
+  const Sample& first = found->second.oldest();
+  const Sample& last = found->second.newest();
   WorkerRates rates;
   rates.corrupt_samples = last.totals.corrupt_samples;
   const double elapsed = last.seconds_since(first);

@@ -2,10 +2,9 @@
 
 // Computes recent bytes, times and stalls per layer from the running totals in heartbeats. Pure.
 //
-// Called by: coordinator/cluster. Calls: nothing.
+// Called by: coordinator/cluster. Calls: coordinator/members/sample_window.h.
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "coordinator/members/membership.h"
+#include "coordinator/members/sample_window.h"
 
 namespace poseidon {
 
@@ -61,8 +61,7 @@ struct LayerRates {
 
 class TrafficMonitor {
  public:
-  static constexpr Nanoseconds kWindow = std::chrono::seconds(5);
-  static constexpr std::size_t kMaxSamples = 64;  ///< per node; the oldest are dropped
+  static constexpr Nanoseconds kWindow = SampleWindow<WorkerTotals>::kLength;
 
   explicit TrafficMonitor(std::size_t layers) : layers_(layers) {}
 
@@ -86,13 +85,10 @@ class TrafficMonitor {
   static constexpr std::uint64_t kMinPasses = 3;
 
  private:
-  struct Sample {
-    Nanoseconds time;
-    WorkerTotals totals;
-    double seconds_since(const Sample& earlier) const { return seconds(time - earlier.time); }
-  };
-  static bool is_silent(const std::deque<Sample>& samples, Nanoseconds now) {
-    return now - samples.back().time > kWindow;
+  using Samples = SampleWindow<WorkerTotals>;
+  using Sample = Samples::Sample;
+  static bool is_silent(const Samples& samples, Nanoseconds now) {
+    return now - samples.newest().time > kWindow;
   }
   struct Passes {
     Sample begin;                       ///< of the window that is not whole yet
@@ -101,7 +97,7 @@ class TrafficMonitor {
   static MeasuredLayer mean(const LayerTotals& first, const LayerTotals& last);
   static bool is_whole(const Sample& begin, const Sample& end);
   std::size_t layers_;
-  std::map<NodeId, std::deque<Sample>> samples_;
+  std::map<NodeId, Samples> samples_;
   std::map<NodeId, Passes> passes_;
 };
 

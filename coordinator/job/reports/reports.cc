@@ -98,24 +98,17 @@ std::optional<TestResult> TestCombiner::add(WorkerRank rank, Iteration iteration
 }
 
 void RateWindow::add(Nanoseconds now, double count) {
-  if (!samples_.empty()) now = std::max(now, samples_.back().time);
-  samples_.push_back({now, count});
-  // The oldest sample kept is the last one from before the window, so that a slow count has a rate.
-  while (samples_.size() > 2 &&
-         (samples_[1].time <= now - kWindow || samples_.size() > kMaxSamples)) {
-    samples_.pop_front();
-  }
+  if (!samples_.empty()) now = std::max(now, samples_.newest().time);
+  samples_.add(now, count);
 }
 
 double RateWindow::per_second(Nanoseconds now) const {
   if (samples_.size() < 2) return 0.0;
   // The window ends now, be the last sample old: what has come to a stand still shows.
-  auto first = std::upper_bound(samples_.begin(), samples_.end(), now - kWindow,
-                                [](Nanoseconds time, const Sample& s) { return time < s.time; });
-  if (first != samples_.begin()) --first;
-  first = std::min(first, samples_.end() - 2);
-  const double elapsed = seconds(now - first->time);
-  return elapsed > 0.0 ? (samples_.back().count - first->count) / elapsed : 0.0;
+  std::size_t first = 0;
+  while (first + 2 < samples_.size() && samples_[first + 1].time <= now - samples_.kLength) ++first;
+  const double elapsed = seconds(now - samples_[first].time);
+  return elapsed > 0.0 ? (samples_.newest().totals - samples_[first].totals) / elapsed : 0.0;
 }
 
 }  // namespace poseidon

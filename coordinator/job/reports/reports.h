@@ -3,7 +3,7 @@
 // Combines what the workers report into what the job reports. Pure.
 //
 // Called by: coordinator/job/training.h, when epoch, state and sender are checked; it writes
-// metrics lines. Calls: nothing.
+// metrics lines. Calls: coordinator/members/sample_window.h.
 
 #include <algorithm>
 #include <cstdint>
@@ -15,6 +15,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/ids.h"
+#include "coordinator/members/sample_window.h"
 
 namespace poseidon {
 
@@ -137,9 +138,6 @@ class TestCombiner {
 /// How fast a count grows over the last seconds.
 class RateWindow {
  public:
-  static constexpr Nanoseconds kWindow = std::chrono::seconds(5);
-  static constexpr std::size_t kMaxSamples = 4096;  ///< older ones go first
-
   /// `now` counts as the last sample's time where it is before that.
   void add(Nanoseconds now, double count);
   /// Per second, from the oldest sample in the window to `now`; 0 before there are two.
@@ -147,11 +145,7 @@ class RateWindow {
   void clear() { samples_.clear(); }
 
  private:
-  struct Sample {
-    Nanoseconds time;
-    double count;
-  };
-  std::deque<Sample> samples_;
+  SampleWindow<double> samples_;
 };
 
 }  // namespace poseidon

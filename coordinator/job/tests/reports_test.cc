@@ -151,6 +151,17 @@ TEST(RateWindow, IsBounded) {
   EXPECT_NEAR(rate.per_second(Nanoseconds(99999 * 1000)), 1e6, 1.0);
 }
 
+TEST(RateWindow, WhatArrivesAtOnceAfterAPauseDoesNotRaiseTheRate) {
+  RateWindow rate;
+  for (int i = 0; i <= 100; ++i) rate.add(at(0.1 * i), 16.0 * i);
+  for (int i = 101; i <= 9000; ++i) rate.add(at(900 + 1e-6 * i), 16.0 * i);
+  EXPECT_NEAR(rate.per_second(at(900.01)), 160.0, 1.0) << "since the last one before the pause";
+  for (int i = 9001; i <= 9200; ++i) {
+    rate.add(at(0.1 * i), 16.0 * i);
+    EXPECT_NEAR(rate.per_second(at(0.1 * i)), 160.0, 5.0) << i;
+  }
+}
+
 WorkerTotals layers(std::vector<LayerTotals> layers) {
   return {.layers = std::move(layers), .data_stall_seconds = 0.0, .corrupt_samples = 0};
 }
