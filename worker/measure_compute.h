@@ -2,8 +2,8 @@
 
 // Measures how fast this worker computes a job's network, for planning.
 //
-// Called by: worker/worker_node.h, for a Calibrate task; the coordinator puts the result into the
-// plan's calibration. Calls: an executor of its own, which is destroyed before training begins.
+// Called by: worker/native_framework.h, for a Calibrate task; the coordinator puts the result into
+// the plan's calibration. Calls: an executor of its own, which is destroyed before training begins.
 
 #include <atomic>
 #include <cstdint>

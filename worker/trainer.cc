@@ -249,7 +249,8 @@ class Run {
     }
     s_.traffic->node().took(
         {.stage = Stage::kTest, .begin = since, .end = clock_.now(), .iteration = steps});
-    s_.events->tested(steps, sum);
+    s_.events->tested(steps,
+                      {.loss_sum = sum.loss_sum, .correct = sum.correct, .samples = sum.samples});
     return absl::OkStatus();
   }
 

@@ -3,7 +3,7 @@
 // The training loop of one worker. Knows no network and no coordinator: it drives the engine, asks
 // the synchronisation client, and reports progress.
 //
-// Called by: worker/worker_job.h, which prepares all parts. Calls: worker/engine/executor.h;
+// Called by: worker/native_framework.h, which prepares all parts. Calls: worker/engine/executor.h;
 // sync/client/sync_client.h, which takes each gradient.
 
 #include <atomic>
@@ -14,24 +14,11 @@
 #include "common/job/job.h"
 #include "common/probes/traffic.h"
 #include "sync/client/sync_client.h"
+#include "sync/node/framework.h"
 #include "worker/data/feed/batches.h"
 #include "worker/engine/executor.h"
 
 namespace poseidon {
-
-/// Callbacks of the trainer, on its own thread.
-class TrainerEvents {
- public:
-  virtual ~TrainerEvents() = default;
-  /// Forward is done; the iteration's gradients are sent after this call. An error ends training.
-  virtual absl::Status before_backward(Iteration /*iteration*/) { return absl::OkStatus(); }
-  /// Parameters that have seen `steps` steps are about to be tested. Likewise.
-  virtual absl::Status before_test(Iteration /*steps*/) { return absl::OkStatus(); }
-  /// Mean loss over this worker's samples of the iteration.
-  virtual void iteration_done(Iteration iteration, double loss) = 0;
-  /// Over this worker's share of the test samples, with parameters that have seen `steps` steps.
-  virtual void tested(Iteration steps, const ForwardResult& result) = 0;
-};
 
 struct TrainerSetup {
   const JobSpec* job = nullptr;

@@ -1,4 +1,6 @@
 #include "worker/worker_main.h"
+#include "sync/node/worker_node.h"
+#include "worker/native_framework.h"
 
 #include <unistd.h>
 
@@ -36,7 +38,6 @@
 #include "sync/links/peer_stream.h"
 #include "sync/relay/relay_service.h"
 #include "worker/data/feed/batches.h"
-#include "worker/worker_node.h"
 
 namespace poseidon {
 namespace {
@@ -182,11 +183,13 @@ absl::Status run(const MainOptions& options, const OpenEngine& open_engine) {
   grpc.start();
   absl::Status status;
   {
+    NativeFramework framework({.engine = engine,
+                               .threads = options.threads,
+                               .data_threads = options.data_threads > 0
+                                                   ? options.data_threads
+                                                   : default_data_threads(usable_cores())});
     WorkerNodeOptions node_options;
-    node_options.engine = engine;
-    node_options.threads = options.threads;
-    node_options.data_threads =
-        options.data_threads > 0 ? options.data_threads : default_data_threads(usable_cores());
+    node_options.framework = &framework;
     node_options.set_windows = [&](std::int64_t worker_window) {
       transport.set_window(worker_window);
       peers.set_window(peer_window_bytes(worker_window));

@@ -3,7 +3,7 @@
 // A worker's process without its engine: reads the options, wires the parts, waits for a signal.
 //
 // Called by: worker/main.cc, with the engines of poseidon-worker; benchmarks, with others. Calls:
-// worker/worker_node.h, which runs the jobs.
+// sync/node/worker_node.h, which runs the jobs.
 
 #include <functional>
 

@@ -4,7 +4,7 @@
 // own, delivers assignments. A job in progress continues while the coordinator is away: reports are
 // kept (common/node/report_outbox.h) and sent when it is back. Used by servers and workers.
 //
-// Called by: worker/worker_node.h and server/server_node.h, which report. Calls:
+// Called by: sync/node/worker_node.h and server/server_node.h, which report. Calls:
 // coordinator/service.h, through common/node/control_stream.h; its commands come back through
 // ControlEvents.
 //

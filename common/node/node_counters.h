@@ -3,7 +3,7 @@
 // The counters of a node that `poseidon doctor` compares between two looks (NodeCounters in
 // proto/poseidon/v1/control.proto).
 //
-// Called by: server/server_node.h and worker/worker_node.h, for each heartbeat.
+// Called by: server/server_node.h and sync/node/worker_node.h, for each heartbeat.
 // Calls: common/probes/, common/transport/paced_transport.h and common/security/security.h, whose
 // counters it copies.
 

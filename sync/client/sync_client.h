@@ -3,7 +3,7 @@
 // The synchronisation client, thread side: the interface for a trainer of any framework.
 //
 // Called by: worker/trainer.h, from the engine's after_backward hook and before each forward;
-// worker/worker_job.h starts and ends it. Calls: sync/client/syncer.h on the transport's loop;
+// sync/node/worker_job.h starts and ends it. Calls: sync/client/syncer.h on the transport's loop;
 // sync/client/factor_engine.h on the trainer's thread.
 //
 // Servers step a layer that goes by PS; here the trainer only waits for it. The trainer's thread

@@ -2,7 +2,7 @@
 
 // The memory of a layer's gradients and parameters, as the routes use it.
 //
-// Called by: worker/worker_job.h with the engine's memory, and sync/relay/relay.h with its own.
+// Called by: sync/node/worker_job.h with the engine's memory, and sync/relay/relay.h with its own.
 // Calls: nothing; sync/routes/ps_route.h and sync/routes/sfb_route.h send from it and write to it,
 // and say when.
 

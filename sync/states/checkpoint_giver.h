@@ -9,8 +9,8 @@
 // worker holds 2 / P1 of their parameters and optimizer slots once more, in the same memory as the
 // layers.
 //
-// Called by: worker/worker_job.h, on the trainer's thread, when a version is reached that is to be
-// saved. Calls: factor_state.h for the values; common/checkpoint/store_client.h, which sends the
+// Called by: sync/node/worker_job.h, on the trainer's thread, when a version is reached that is to
+// be saved. Calls: factor_state.h for the values; common/checkpoint/store_client.h, which sends the
 // copies to the servers that store them.
 //
 // Threads: save_at on any, all else on the trainer's. The transfers live on the transport's loop.

@@ -3,8 +3,8 @@
 // Access to a worker's parameters and optimizer state of SFB layers, in whatever memory they are,
 // for example a GPU's.
 //
-// Called by: sync/states/checkpoint_giver.h, which saves its parts, and worker/worker_job.h, which
-// restores them. Calls: nothing; worker/executor_factors.h implements it.
+// Called by: sync/states/checkpoint_giver.h, which saves its parts, and sync/node/worker_job.h,
+// which restores them. Calls: nothing; worker/executor_factors.h implements it.
 
 #include <span>
 

@@ -4,7 +4,7 @@
 // state, and the running statistics. Before a test: worker 0's running statistics, from a server's
 // memory.
 //
-// Called by: worker/worker_job.h. Calls: common/checkpoint/store_client.h, which talks to
+// Called by: sync/node/worker_job.h. Calls: common/checkpoint/store_client.h, which talks to
 // server/store/store_service.h.
 //
 // Threads: the calls wait on the job's thread, one at a time; cancel on any. Transfers live on the

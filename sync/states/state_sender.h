@@ -8,7 +8,7 @@
 // travels while that iteration computes forward, and a server makes no step before it holds the
 // state of the iteration before (server/store/held_states.h).
 //
-// Called by: worker/worker_job.h, on the trainer's thread, at the end of each iteration. Calls:
+// Called by: sync/node/worker_job.h, on the trainer's thread, at the end of each iteration. Calls:
 // common/checkpoint/store_client.h, which talks to server/store/store_service.h.
 //
 // Threads: send and wait on the trainer's, cancel on any. The transfer lives on the loop.

@@ -127,7 +127,7 @@ Plan make_plan(const NetSpec& net, const std::vector<std::unique_ptr<Server>>& s
 
 struct Silent final : TrainerEvents {
   void iteration_done(Iteration /*iteration*/, double loss) override { last_loss = loss; }
-  void tested(Iteration /*steps*/, const ForwardResult& /*result*/) override {}
+  void tested(Iteration /*steps*/, const TestTotals& /*totals*/) override {}
   double last_loss = NAN;
 };
 

@@ -125,7 +125,7 @@ struct Server {
 
 struct Silent final : TrainerEvents {
   void iteration_done(Iteration /*iteration*/, double /*loss*/) override {}
-  void tested(Iteration /*steps*/, const ForwardResult& /*result*/) override {}
+  void tested(Iteration /*steps*/, const TestTotals& /*totals*/) override {}
 };
 
 class Overlap : public ::testing::Test {

@@ -1,7 +1,7 @@
 #pragma once
 
-// One assignment of a simulated worker: what worker/worker_job.cc does on a thread of its own, with
-// worker/trainer.cc and sync/client/sync_client.cc, as a state machine on the loop. Part of
+// One assignment of a simulated worker: what sync/node/worker_job.cc does on a thread of its own,
+// with worker/trainer.cc and sync/client/sync_client.cc, as a state machine on the loop. Part of
 // sim_worker.cc and sim_job.cc; no other file includes this.
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #pragma once
 
 // A worker process on the in-memory network: the real Syncer and CheckpointGiver, driven in the
-// order of worker/worker_job.cc and worker/trainer.cc, with compute that is a random delay. It
+// order of sync/node/worker_job.cc and worker/trainer.cc, with compute that is a random delay. It
 // checks everything that it reads against the reference.
 //
 // Called by: protocol_sim.cc, which starts and kills it. Calls: sync/client/syncer.h,

@@ -3,8 +3,8 @@
 // The engine that a worker computes on, chosen when its process starts: the seam between the worker
 // and the kinds of hardware.
 //
-// Called by: worker/worker_main.h, worker/worker_job.h. Calls: an implementation; open_engine.h has
-// those of poseidon-worker.
+// Called by: worker/worker_main.h, worker/native_framework.h. Calls: an implementation;
+// open_engine.h has those of poseidon-worker.
 
 #include <functional>
 #include <memory>

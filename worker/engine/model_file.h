@@ -3,8 +3,8 @@
 // A network's parameters and running statistics as a safetensors file: tensors named
 // <layer>.<tensor>, PyTorch's layouts.
 //
-// Called by: worker/worker_job.h, to upload the final model (ControlClient.upload_model) and to
-// load a job's init.weights. Calls: models/weights/encoded_model.h, common/files/safetensors.h.
+// Called by: worker/native_framework.h, to upload the final model (ControlClient.upload_model) and
+// to load a job's init.weights. Calls: models/weights/encoded_model.h, common/files/safetensors.h.
 
 #include <filesystem>
 #include <map>

@@ -4,7 +4,7 @@
 // is too large to read before training, so the fingerprint covers the number of samples and some of
 // them: it may miss an edit of a few samples, but not another set.
 //
-// Called by: worker/worker_job.h; coordinator/job/job_run.h compares. Calls:
+// Called by: worker/native_framework.h; coordinator/job/job_run.h compares. Calls:
 // worker/data/formats/dataset.h.
 
 #include "absl/status/statusor.h"

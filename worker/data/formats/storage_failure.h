@@ -4,7 +4,7 @@
 // return the data that it returned when the job was prepared. The samples may be fine on other
 // machines, so the job continues without this worker.
 //
-// Called by: worker/trainer.cc, when a sample cannot be read; worker/worker_job.cc, which then
+// Called by: worker/trainer.cc, when a sample cannot be read; worker/native_framework.h, which then
 // leaves the cluster. Calls: nothing.
 
 #include <utility>

@@ -3,8 +3,8 @@
 // Loops on the thread pool that oneDNN uses (libgomp), without compiler support for OpenMP, so that
 // GCC and Clang builds run the same code.
 //
-// Called by: the CPU device's operators, its SFB steps, and worker/worker_job.h for initial values.
-// Calls: the loop's body, on the calling thread and the pool's threads; it waits for all.
+// Called by: the CPU device's operators, its SFB steps, and worker/native_framework.h for initial
+// values. Calls: the loop's body, on the calling thread and the pool's threads; it waits for all.
 
 #include <cstdint>
 

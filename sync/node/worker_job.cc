@@ -1,4 +1,4 @@
-#include "worker/worker_job.h"
+#include "sync/node/worker_job.h"
 
 #include <algorithm>
 #include <deque>
@@ -10,12 +10,7 @@
 #include "common/memory/tensor_memory.h"
 #include "common/node/job_reports.h"
 #include "common/plan/plan_proto.h"
-#include "models/net/initialise.h"
 #include "spdlog/spdlog.h"
-#include "worker/data/formats/dataset_identity.h"
-#include "worker/data/formats/storage_failure.h"
-#include "worker/engine/cpu/parallel.h"
-#include "worker/engine/model_file.h"
 
 namespace poseidon {
 namespace {
@@ -26,42 +21,6 @@ constexpr std::chrono::hours kStartTimeout{8 * 24};
 /// Likewise for the end of the job, once this worker's part is done: by so much longer than the
 /// coordinator may be away.
 constexpr std::chrono::hours kStopMargin{1};
-
-/// Initial values that are worth a thread of their own.
-constexpr std::int64_t kInitialiseGrain = 1 << 16;
-
-/// The plan and the network must speak of the same layers, or gradients would go to the wrong
-/// place.
-absl::Status check_plan_fits(const Plan& plan, const NetSpec& net) {
-  const std::vector<std::size_t> layers = net.parameter_layers();
-  bool fits = layers.size() == plan.layers.size();
-  for (std::size_t l = 0; fits && l < layers.size(); ++l) {
-    fits = plan.layers[l].name == net.layers[layers[l]].name &&
-           plan.layers[l].parameters == net.layers[layers[l]].parameter_count();
-  }
-  if (fits) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(
-      "the plan has ", plan.layers.size(), " parameter layers, network ", net.name, " has ",
-      layers.size(), ", or they differ: are coordinator and worker of the same version?"));
-}
-
-/// Why the process should end, as after device_failure.
-absl::Status data_failure(const absl::Status& failure) {
-  return absl::UnavailableError(
-      absl::StrCat("samples cannot be read on this machine any more, and this worker ends: ",
-                   failure.message()));
-}
-
-absl::StatusOr<DatasetIdentity> identify(const Dataset& dataset) {
-  POSEIDON_ASSIGN_OR_RETURN(const DatasetIdentity identity, identity_of(dataset));
-  if (identity.digest == 0) {
-    spdlog::warn(
-        "{}: only the number of samples is compared with other workers, because one of the {} "
-        "samples to compare cannot be read ('poseidon data check' names it)",
-        dataset.name(), std::min(dataset.size(), kIdentitySamples));
-  }
-  return identity;
-}
 
 /// A store is given up after as long as any other connection to its server.
 StoreTransferOptions reading(const SyncerOptions& sync) {
@@ -84,6 +43,7 @@ WorkerJob::WorkerJob(const WorkerServices& services, const WorkerNodeOptions& op
       options_(options),
       assignment_(std::move(assignment)),
       epoch_(assignment_.plan().epoch()),
+      framework_job_(options.framework->begin_job()),
       state_reader_(options.stores, state_reader_options(options.sync.syncer)) {}
 
 std::shared_ptr<TrafficProbe> WorkerJob::traffic() {
@@ -149,8 +109,7 @@ void WorkerJob::run() {
   const ScopedThreadRole role(job_thread_);
   const absl::Status status = prepare_and_train();
   if (!status.ok()) {
-    const absl::Status failure =
-        is_storage_failure(status) ? data_failure(status) : device_failure(options_.engine, status);
+    const absl::Status failure = options_.framework->broken_by(status);
     if (!failure.ok()) {
       services_.node_failed(failure);
       return;
@@ -171,18 +130,16 @@ void WorkerJob::run() {
 absl::Status WorkerJob::prepare_and_train() {
   POSEIDON_ASSIGN_OR_RETURN(Plan plan, plan_from_assignment(assignment_, AssignedRole::kWorker));
   POSEIDON_ASSIGN_OR_RETURN(job_, parse_job(assignment_.job_json()));
-  POSEIDON_ASSIGN_OR_RETURN(const NetSpec net, resolve_network(job_.model, "."));
-  POSEIDON_RETURN_IF_ERROR(check_plan_fits(plan, net));
   rank_ = WorkerRank(assignment_.index());
   if (assignment_.has_restore()) {
     POSEIDON_ASSIGN_OR_RETURN(restore_, restore_from_message(assignment_.restore()));
     first_iteration_ = restore_->iteration();
   }
-  // The data first: too few samples are found at once, memory for a batch takes its time.
-  POSEIDON_RETURN_IF_ERROR(prepare_data(net, plan.workers()));
-  POSEIDON_RETURN_IF_ERROR(prepare_engine(net));
-  POSEIDON_ASSIGN_OR_RETURN(
-      factors_, ExecutorFactors::create(executor_, plan, job_.optimizer, job_.micro_batches));
+  POSEIDON_RETURN_IF_ERROR(framework_job_->prepare({.job = &job_,
+                                                    .plan = &plan,
+                                                    .rank = rank_,
+                                                    .restore = restore_ ? &*restore_ : nullptr,
+                                                    .cancelled = &cancelled_}));
   if (restore_) {
     restoring_ = true;
     POSEIDON_RETURN_IF_ERROR(restore_own_state(plan));
@@ -190,77 +147,17 @@ absl::Status WorkerJob::prepare_and_train() {
   }
   POSEIDON_RETURN_IF_ERROR(prepare_synchronisation(std::move(plan)));
   POSEIDON_RETURN_IF_ERROR(wait_for_start());
-  POSEIDON_RETURN_IF_ERROR(train({.job = &job_,
-                                  .first_iteration = first_iteration_,
-                                  .rank = rank_,
-                                  .executor = executor_.get(),
-                                  .sync = sync_.get(),
-                                  .train = train_.get(),
-                                  .test = test_.get(),
-                                  .traffic = traffic().get(),
-                                  .cancelled = &cancelled_,
-                                  .events = this}));
+  POSEIDON_RETURN_IF_ERROR(
+      framework_job_->train({.sync = sync_.get(), .traffic = traffic().get(), .events = this}));
   *trained_ = true;
   if (rank_ != WorkerRank(0)) return absl::OkStatus();
-  POSEIDON_ASSIGN_OR_RETURN(const EncodedModel model, encode_model(*executor_));
-  return services_.client->upload_model(epoch_.value(), model.pieces());
+  return framework_job_->give_model([this](std::span<const std::string_view> pieces) {
+    return services_.client->upload_model(epoch_.value(), pieces);
+  });
 }
 
-absl::Status WorkerJob::prepare_engine(const NetSpec& net) {
-  POSEIDON_ASSIGN_OR_RETURN(executor_, options_.engine.make_executor(
-                                           net, {.batch_size = job_.batch_size / job_.micro_batches,
-                                                 .seed = job_.init.seed,
-                                                 .threads = options_.threads,
-                                                 .precision = job_.precision}));
-  // Only worker 0's parameters count; it sends them to the servers, from which all workers get
-  // them.
-  if (restore_) return absl::OkStatus();
-  if (rank_ == WorkerRank(0)) {
-    initialise_parameters(
-        net, job_.init.seed,
-        [executor = executor_.get()](LayerIndex layer) { return executor->parameters(layer); },
-        until_stopped([](std::int64_t items,
-                         const auto& body) { parallel_for(items, kInitialiseGrain, body); },
-                      kInitialisePiece, [this] { return cancelled_.load(); }));
-  }
-  if (cancelled_) return absl::CancelledError("the job was stopped");
-  return job_.init.weights.empty() ? absl::OkStatus() : load_initial_weights(net);
-}
-
-absl::Status WorkerJob::load_initial_weights(const NetSpec& net) {
-  const bool is_first = rank_ == WorkerRank(0);
-  if (!is_first && net.statistics_count() == 0) return absl::OkStatus();
-  POSEIDON_ASSIGN_OR_RETURN(
-      const WeightsReport report,
-      load_weights(job_.init.weights, job_.init.rename,
-                   is_first ? WeightsPart::kAll : WeightsPart::kStatistics, *executor_));
-  if (is_first) spdlog::info("{}: {}", job_.init.weights, weights_report_to_text(report));
-  return absl::OkStatus();
-}
-
-absl::Status WorkerJob::prepare_data(const NetSpec& net, std::uint32_t workers) {
-  const BatchPlacement placement{.workers = workers,
-                                 .rank = rank_.value(),
-                                 .batch_size = job_.batch_size,
-                                 .samples_before = restore_ ? restore_->samples : 0};
-  const BatchOptions options{.threads = options_.data_threads,
-                             .probe = data_probe_,
-                             .log = [](const std::string& text) { spdlog::warn("{}", text); }};
-  POSEIDON_ASSIGN_OR_RETURN(
-      train_, TrainBatches::open(job_.data, net.input_shape, net.classes, placement, options));
-  POSEIDON_ASSIGN_OR_RETURN(data_.train, identify(train_->dataset()));
-  if (!job_.data.test) return absl::OkStatus();
-  // Tests have the engine's batch, and no positions in the run that it would change.
-  BatchPlacement test_placement = placement;
-  test_placement.batch_size = job_.batch_size / job_.micro_batches;
-  POSEIDON_ASSIGN_OR_RETURN(
-      test_, TestBatches::open(job_.data, net.input_shape, net.classes, test_placement, options));
-  POSEIDON_ASSIGN_OR_RETURN(data_.test, identify(test_->dataset()));
-  return absl::OkStatus();
-}
-
-/// State that no server keeps: SFB layers with their optimizer state, and the running statistics,
-/// for which all workers take worker 0's.
+/// State that no server keeps: SFB layers with their optimizer state, and own state, for which all
+/// workers take worker 0's.
 absl::Status WorkerJob::restore_own_state(const Plan& plan) {
   std::vector<StoreRequest> requests;
   // The loop may not wait for a device, which has the optimizer's slots.
@@ -274,15 +171,15 @@ absl::Status WorkerJob::restore_own_state(const Plan& plan) {
   const PieceIndex pieces(restore_->pieces);
   for (std::uint32_t l = 0; l < plan.layers.size(); ++l) {
     if (plan.layers[l].scheme != Scheme::kSfb) continue;
-    const auto take = [executor = executor_.get(), &slots_read, layer = LayerIndex(l)](
-                          std::uint32_t slot, std::int64_t offset, const Bytes& values) {
+    const auto take = [parameters = framework_job_->memory(LayerIndex(l)).parameters, &slots_read,
+                       layer = LayerIndex(l)](std::uint32_t slot, std::int64_t offset,
+                                              const Bytes& values) {
       const StateRange range{.slot = static_cast<int>(slot),
                              .offset = offset,
                              .elements = static_cast<std::int64_t>(values.size() / sizeof(float))};
       if (slot == 0) {  // from where the layer's first pass takes them
-        copy_payload(values,
-                     executor->parameters(layer).subspan(static_cast<std::size_t>(offset),
-                                                         static_cast<std::size_t>(range.elements)));
+        copy_payload(values, parameters.subspan(static_cast<std::size_t>(offset),
+                                                static_cast<std::size_t>(range.elements)));
       } else {
         slots_read.push_back({layer, range, std::vector<float>(values.size() / sizeof(float))});
         copy_payload(values, slots_read.back().values);
@@ -292,15 +189,16 @@ absl::Status WorkerJob::restore_own_state(const Plan& plan) {
     POSEIDON_RETURN_IF_ERROR(append_range_requests(
         *restore_, pieces, LayerIndex(l), 0, plan.layers[l].parameters, slots, take, requests));
   }
-  std::vector<float> statistics(static_cast<std::size_t>(executor_->net().statistics_count()));
-  const auto take = [&statistics](const Bytes& data) { return copy_statistics(data, statistics); };
+  std::vector<float> own(static_cast<std::size_t>(framework_job_->own_state_elements()));
+  const auto take = [&own](const Bytes& data) { return copy_statistics(data, own); };
   POSEIDON_RETURN_IF_ERROR(append_own_state_request(*restore_, take, requests));
   POSEIDON_RETURN_IF_ERROR(state_reader_.read(std::move(requests)));
   for (; !slots_read.empty(); slots_read.pop_front()) {
     const SlotRead& read = slots_read.front();
-    POSEIDON_RETURN_IF_ERROR(factors_->write(read.layer, read.range, read.values));
+    POSEIDON_RETURN_IF_ERROR(
+        framework_job_->factor_state()->write(read.layer, read.range, read.values));
   }
-  return executor_->write_statistics(statistics);
+  return framework_job_->write_own_state(own);
 }
 
 absl::Status WorkerJob::prepare_synchronisation(Plan plan) {
@@ -308,9 +206,7 @@ absl::Status WorkerJob::prepare_synchronisation(Plan plan) {
   SyncClientOptions options = sync_options(plan);
   std::vector<LayerMemory> layers;
   for (std::uint32_t l = 0; l < plan.layers.size(); ++l) {
-    layers.push_back({.parameters = executor_->parameters(LayerIndex(l)),
-                      .gradients = executor_->gradients(LayerIndex(l)),
-                      .owner = executor_->memory(LayerIndex(l))});
+    layers.push_back(framework_job_->memory(LayerIndex(l)));
   }
   std::shared_ptr<TrafficProbe> traffic = show_progress(plan);
   {
@@ -318,7 +214,7 @@ absl::Status WorkerJob::prepare_synchronisation(Plan plan) {
     if (cancelled_) return absl::CancelledError("the job was stopped");
     traffic_ = std::move(traffic);
     giver_ = std::make_unique<CheckpointGiver>(
-        options_.stores, plan, rank_, factors_.get(),
+        options_.stores, plan, rank_, framework_job_->factor_state(),
         CheckpointGiverOptions{.first_iteration = first_iteration_,
                                .every_iterations = job_.checkpoint.every_iterations,
                                .chunk_bytes = job_.sync.largest_chunk_bytes(),
@@ -330,13 +226,13 @@ absl::Status WorkerJob::prepare_synchronisation(Plan plan) {
     std::vector<std::string> keepers = own_state_addresses(
         checkpoint_pieces(plan, job_.sync.largest_chunk_bytes(), job_.checkpoint.replicas), plan);
     own_state_address_ = keepers.front();
-    if (rank_ == WorkerRank(0) && executor_->net().statistics_count() > 0) {
+    if (rank_ == WorkerRank(0) && framework_job_->own_state_elements() > 0) {
       states_ = std::make_unique<StateSender>(options_.stores, epoch_, std::move(keepers),
                                               reading(options_.sync.syncer));
     }
-    sync_ = std::make_unique<SyncClient>(services_.transport, std::move(plan), rank_,
-                                         std::move(layers), std::move(options), traffic_.get(),
-                                         services_.refusals, options_.peers, factors_.get());
+    sync_ = std::make_unique<SyncClient>(
+        services_.transport, std::move(plan), rank_, std::move(layers), std::move(options),
+        traffic_.get(), services_.refusals, options_.peers, framework_job_->factor_engine());
   }
   sync_->start();
   POSEIDON_RETURN_IF_ERROR(sync_->wait_all_parameters(first_iteration_));
@@ -344,7 +240,7 @@ absl::Status WorkerJob::prepare_synchronisation(Plan plan) {
     save_own_state(first_iteration_);
     POSEIDON_RETURN_IF_ERROR(states_->wait(first_iteration_));
   }
-  services_.client->send(ready_message(epoch_, data_));
+  services_.client->send(ready_message(epoch_, framework_job_->data()));
   spdlog::info("job {}: worker {} is ready, epoch {}", job_.name, rank_.value(), epoch_.value());
   return absl::OkStatus();
 }
@@ -390,7 +286,7 @@ std::shared_ptr<TrafficProbe> WorkerJob::show_progress(const Plan& plan) {
   auto traffic = std::make_shared<TrafficProbe>(plan.layers.size(), options_.probe);
   if (services_.metrics != nullptr) {
     services_.metrics->show(
-        {.plan = std::make_shared<const Plan>(plan), .traffic = traffic, .data = data_probe_});
+        {.plan = std::make_shared<const Plan>(plan), .traffic = traffic, .data = data_probe()});
   }
   return traffic;
 }
@@ -459,16 +355,16 @@ absl::Status WorkerJob::before_backward(Iteration iteration) {
   return states_ == nullptr ? absl::OkStatus() : states_->wait(iteration);
 }
 
-/// All workers test with worker 0's running statistics: they are the model's, and the results do
-/// not depend on restarts of workers. (Training does not read them.)
+/// All workers test with worker 0's own state: it is the model's, and the results do not depend on
+/// restarts of workers. (Training does not read it.)
 absl::Status WorkerJob::before_test(Iteration steps) {
   job_thread_.assert_held();
-  std::vector<float> values(static_cast<std::size_t>(executor_->net().statistics_count()));
+  std::vector<float> values(static_cast<std::size_t>(framework_job_->own_state_elements()));
   if (values.empty() || rank_ == WorkerRank(0)) return absl::OkStatus();
   // From then on worker 0's are on their way.
   POSEIDON_RETURN_IF_ERROR(sync_->wait_all_parameters(steps));
   POSEIDON_RETURN_IF_ERROR(state_reader_.read_held(own_state_address_, epoch_, steps, values));
-  return executor_->write_statistics(values);
+  return framework_job_->write_own_state(values);
 }
 
 void WorkerJob::iteration_done(Iteration iteration, double loss) {
@@ -477,18 +373,18 @@ void WorkerJob::iteration_done(Iteration iteration, double loss) {
   services_.client->send(iteration_message(epoch_, iteration, loss));
 }
 
-void WorkerJob::tested(Iteration steps, const ForwardResult& result) {
+void WorkerJob::tested(Iteration steps, const TestTotals& totals) {
   services_.client->send(
-      test_message(epoch_, steps, result.loss_sum, result.correct, result.samples));
+      test_message(epoch_, steps, totals.loss_sum, totals.correct, totals.samples));
 }
 
-/// Worker 0's running statistics of this version, for the checkpoint that is due and for the
-/// servers' memory.
+/// Worker 0's own state of this version, for the checkpoint that is due and for the servers'
+/// memory.
 void WorkerJob::save_own_state(Iteration version) {
   const bool due = giver_->wants_own_state(version);
   if (rank_ != WorkerRank(0)) return;
-  std::vector<float> values(static_cast<std::size_t>(executor_->net().statistics_count()));
-  if (const absl::Status read = executor_->read_statistics(values); !read.ok()) {
+  std::vector<float> values(static_cast<std::size_t>(framework_job_->own_state_elements()));
+  if (const absl::Status read = framework_job_->read_own_state(values); !read.ok()) {
     if (due) report_checkpoint_failure(version, std::string(read.message()), MissingPart::kFailed);
     if (states_ != nullptr) states_->cancel(read);  // or the next gradients would wait for it
     return;

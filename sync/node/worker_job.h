@@ -1,9 +1,9 @@
 #pragma once
 
-// One assignment of a worker, on a thread of its own: network, data, restore from a checkpoint,
-// synchronisation, training, tests, model, and reports to the coordinator.
+// One assignment of a worker, on a thread of its own: restore from a checkpoint, synchronisation,
+// training, model, and reports to the coordinator. Knows no network: framework.h computes.
 //
-// Called by: worker/worker_node.h, with the coordinator's Assignment. Calls: worker/trainer.h.
+// Called by: worker_node.h, with the coordinator's Assignment. Calls: framework.h.
 
 #include <atomic>
 #include <functional>
@@ -25,23 +25,18 @@
 #include "common/transport/transport.h"
 #include "common/wire/wire.h"
 #include "sync/client/sync_client.h"
+#include "sync/node/framework.h"
 #include "sync/states/checkpoint_giver.h"
 #include "sync/states/state_reader.h"
 #include "sync/states/state_sender.h"
-#include "worker/data/feed/batches.h"
-#include "worker/engine/engine.h"
-#include "worker/executor_factors.h"
-#include "worker/trainer.h"
 
 namespace poseidon {
 
 /// The same for all jobs of a worker.
 struct WorkerNodeOptions {
-  Engine engine;
-  int threads = 0;              ///< of the engine; 0: all cores
-  int data_threads = 1;         ///< that read and decode; 1 to kMaxDataThreads
-  SyncClientOptions sync;       ///< except sync.syncer.sfb, which comes from the job
-  Transport* stores = nullptr;  ///< speaks kStoreMethod, on the loop of the rest
+  Framework* framework = nullptr;  ///< outlives the node
+  SyncClientOptions sync;          ///< except sync.syncer.sfb, which comes from the job
+  Transport* stores = nullptr;     ///< speaks kStoreMethod, on the loop of the rest
   /// Sets the window of the synchronisation's transports to Plan::window_bytes. May be null.
   std::function<void(std::int64_t)> set_windows;
   /// How long the coordinator may be away: as in ControlClientOptions.
@@ -57,8 +52,8 @@ struct WorkerServices {
   RefusalCounts* refusals = nullptr;
   NodeMetrics* metrics = nullptr;  ///< may be null
   ControlClient* client = nullptr;
-  /// The process can no longer use the device or the samples, and should end without freeing them.
-  /// The job calls it last, on its own thread.
+  /// The framework is broken (Framework::broken_by): the process should end without freeing what
+  /// belongs to it. The job calls it last, on its own thread.
   std::function<void(const absl::Status&)> node_failed;
 };
 
@@ -73,7 +68,7 @@ class WorkerJob final : public TrainerEvents {
   Epoch epoch() const { return epoch_; }
   /// Null before the job synchronises.
   std::shared_ptr<TrafficProbe> traffic();
-  std::shared_ptr<const DataProbe> data_probe() const { return data_probe_; }
+  std::shared_ptr<const DataProbe> data_probe() const { return framework_job_->data_probe(); }
 
   void launch();
   void join();
@@ -90,15 +85,11 @@ class WorkerJob final : public TrainerEvents {
   absl::Status before_backward(Iteration iteration) override;
   absl::Status before_test(Iteration steps) override;
   void iteration_done(Iteration iteration, double loss) override;
-  void tested(Iteration steps, const ForwardResult& result) override;
+  void tested(Iteration steps, const TestTotals& totals) override;
 
  private:
   void run();
   absl::Status prepare_and_train() ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
-  absl::Status prepare_engine(const NetSpec& net) ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
-  absl::Status load_initial_weights(const NetSpec& net) ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
-  absl::Status prepare_data(const NetSpec& net, std::uint32_t workers)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
   absl::Status restore_own_state(const Plan& plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
   absl::Status prepare_synchronisation(Plan plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
   SyncClientOptions sync_options(const Plan& plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
@@ -127,7 +118,7 @@ class WorkerJob final : public TrainerEvents {
   const WorkerNodeOptions& options_;
   const v1::Assignment assignment_;
   const Epoch epoch_;
-  const std::shared_ptr<DataProbe> data_probe_ = std::make_shared<DataProbe>();
+  const std::shared_ptr<FrameworkJob> framework_job_;  ///< data_probe: on any thread
   StateReader state_reader_;
   std::thread thread_;
 
@@ -139,12 +130,6 @@ class WorkerJob final : public TrainerEvents {
   bool restoring_ ABSL_GUARDED_BY(job_thread_) = false;  ///< while a checkpoint is read
   std::string own_state_address_
       ABSL_GUARDED_BY(job_thread_);  ///< address of a server that holds worker 0's own state
-  std::shared_ptr<Executor> executor_ ABSL_GUARDED_BY(job_thread_);
-  std::unique_ptr<ExecutorFactors> factors_
-      ABSL_GUARDED_BY(job_thread_);  ///< null when no layer goes by SFB
-  DataIdentity data_ ABSL_GUARDED_BY(job_thread_);
-  std::unique_ptr<TrainBatches> train_ ABSL_GUARDED_BY(job_thread_);
-  std::unique_ptr<TestBatches> test_ ABSL_GUARDED_BY(job_thread_);
 
   std::atomic<bool> cancelled_{false};
   /// No iteration is to come.

@@ -1,24 +1,13 @@
-#include "worker/worker_node.h"
+#include "sync/node/worker_node.h"
 
 #include <utility>
 
-#include "common/base/check.h"
-#include "common/base/clock.h"
 #include "common/daemon/log.h"
-#include "common/job/job.h"
 #include "common/memory/tensor_memory.h"
 #include "common/node/node_report.h"
 #include "spdlog/spdlog.h"
-#include "worker/data/feed/batches.h"
-#include "worker/measure_compute.h"
 
 namespace poseidon {
-namespace {
-
-/// To compute a larger batch takes longer than to find out how many samples there are.
-constexpr std::int64_t kLargeBatch = 4096;
-
-}  // namespace
 
 WorkerNode::WorkerNode(Transport* transport, RefusalCounts* refusals, NodeMetrics* metrics,
                        LinkProbe* probe, WorkerNodeOptions options)
@@ -41,44 +30,12 @@ void WorkerNode::on_calibrate(const v1::Calibrate& calibrate) {
 absl::Status WorkerNode::measure(const v1::Calibrate& task, const std::atomic<bool>& cancelled,
                                  v1::CalibrationReport& report) {
   if (!task.has_compute()) return absl::InvalidArgumentError("a worker sums nothing");
-  const v1::CalibrateCompute& compute = task.compute();
-  if (compute.workers() == 0) return absl::InvalidArgumentError("a job of no worker");
-  POSEIDON_ASSIGN_OR_RETURN(const JobSpec job, parse_job(compute.job_json()));
-  POSEIDON_ASSIGN_OR_RETURN(const NetSpec net, resolve_network(job.model, "."));
-  if (job.batch_size > kLargeBatch) {
-    POSEIDON_RETURN_IF_ERROR(check_enough_samples(
-        job.data, net.classes,
-        {.workers = compute.workers(), .rank = 0, .batch_size = job.batch_size}));
+  const absl::Status measured = options_.framework->measure(task.compute(), cancelled, report);
+  if (measured.ok()) return measured;
+  if (const absl::Status broken = options_.framework->broken_by(measured); !broken.ok()) {
+    leave(broken);
   }
-  POSEIDON_ASSIGN_OR_RETURN(
-      std::shared_ptr<Executor> executor,
-      options_.engine.make_executor(net, {.batch_size = job.batch_size / job.micro_batches,
-                                          .seed = job.init.seed,
-                                          .threads = options_.threads,
-                                          .precision = job.precision}));
-  const SystemClock clock;
-  const absl::StatusOr<ComputeSpeed> speed =
-      measure_compute(executor, {.batch_size = job.batch_size,
-                                 .micro_batches = job.micro_batches,
-                                 .workers = compute.workers(),
-                                 .iterations = job.iterations,
-                                 .optimizer = job.optimizer,
-                                 .max_time = Milliseconds(compute.max_ms()),
-                                 .clock = &clock,
-                                 .cancelled = &cancelled});
-  if (!speed.ok()) {
-    const absl::Status failure = device_failure(options_.engine, speed.status());
-    if (!failure.ok()) leave(failure);
-    return speed.status();
-  }
-  for (const LayerTimes& layer : speed->layers) {
-    v1::LayerTimesMessage& times = *report.add_layers();
-    times.set_name(layer.name);
-    times.set_forward_seconds(layer.forward_s);
-    times.set_backward_seconds(layer.backward_s);
-  }
-  report.set_device_ops_per_s(speed->device_ops_per_s);
-  return absl::OkStatus();
+  return measured;
 }
 
 void WorkerNode::end_job(const absl::Status& reason) {

@@ -1,10 +1,9 @@
 #pragma once
 
-// One worker process in the cluster: carries out the coordinator's commands, and measures the speed
-// of a job's network before the job.
+// One worker process in the cluster: carries out the coordinator's commands.
 //
-// Called by: common/node/control_client.h, with the coordinator's commands. Calls:
-// worker/worker_job.h, which runs each assignment.
+// Called by: common/node/control_client.h, with the coordinator's commands. Calls: worker_job.h,
+// which runs each assignment; framework.h, which measures the speed of a job's network before it.
 
 #include <atomic>
 #include <memory>
@@ -16,7 +15,7 @@
 #include "common/threads/mutex.h"
 #include "common/transport/transport.h"
 #include "common/wire/wire.h"
-#include "worker/worker_job.h"
+#include "sync/node/worker_job.h"
 
 namespace poseidon {
 
@@ -32,9 +31,9 @@ class WorkerNode final : public ControlEvents {
     client_ = client;
     calibration_.set_client(client);
   }
-  /// Why this process can no longer use the device or the samples; OK while it can. On an error the
-  /// node has left the cluster and ControlClient::run has returned. The process should then end at
-  /// once: freeing the device's memory or waiting for readers may never return.
+  /// Why the framework is broken (Framework::broken_by); OK while it is not. On an error the node
+  /// has left the cluster and ControlClient::run has returned. The process should then end at once:
+  /// freeing the device's memory or waiting for readers may never return.
   absl::Status failure();
   /// Ends the job in progress; call it before the client is destroyed.
   void end() { end_job(absl::CancelledError("the worker stops")); }
