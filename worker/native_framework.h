@@ -7,6 +7,7 @@
 // worker/measure_compute.h.
 
 #include <memory>
+#include <utility>
 
 #include "sync/node/framework.h"
 #include "worker/engine/engine.h"

@@ -19,9 +19,9 @@ template <typename Totals>
 class SampleWindow {
  public:
   static constexpr Nanoseconds kLength = std::chrono::seconds(5);
-  /// Totals that come sooner after a sample's than this take its place, for what arrives together
-  /// is not of different moments: when the coordinator stood still, the heartbeats of that time
-  /// arrive at once, and a rate since the first of them would count the whole time in its window.
+  /// Totals that arrive within this time after the newest sample replace its totals. After a pause
+  /// of the coordinator all heartbeats of that time arrive at once; as samples of their own they
+  /// would make the rate that of the whole pause, divided by milliseconds.
   static constexpr Nanoseconds kBurst = std::chrono::milliseconds(50);
 
   struct Sample {

@@ -71,7 +71,7 @@ struct TrainingServices {
   TrainerEvents* events = nullptr;
 };
 
-/// Trains one assignment. Made and used on one thread, which is the job's; data_probe on any.
+/// Trains one assignment. Used on the job's thread, except data_probe, which any thread may call.
 class FrameworkJob {
  public:
   virtual ~FrameworkJob() = default;

@@ -44,6 +44,7 @@ WorkerJob::WorkerJob(const WorkerServices& services, const WorkerNodeOptions& op
       assignment_(std::move(assignment)),
       epoch_(assignment_.plan().epoch()),
       framework_job_(options.framework->begin_job()),
+      data_probe_(framework_job_->data_probe()),
       state_reader_(options.stores, state_reader_options(options.sync.syncer)) {}
 
 std::shared_ptr<TrafficProbe> WorkerJob::traffic() {
@@ -286,7 +287,7 @@ std::shared_ptr<TrafficProbe> WorkerJob::show_progress(const Plan& plan) {
   auto traffic = std::make_shared<TrafficProbe>(plan.layers.size(), options_.probe);
   if (services_.metrics != nullptr) {
     services_.metrics->show(
-        {.plan = std::make_shared<const Plan>(plan), .traffic = traffic, .data = data_probe()});
+        {.plan = std::make_shared<const Plan>(plan), .traffic = traffic, .data = data_probe_});
   }
   return traffic;
 }

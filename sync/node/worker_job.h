@@ -68,7 +68,7 @@ class WorkerJob final : public TrainerEvents {
   Epoch epoch() const { return epoch_; }
   /// Null before the job synchronises.
   std::shared_ptr<TrafficProbe> traffic();
-  std::shared_ptr<const DataProbe> data_probe() const { return framework_job_->data_probe(); }
+  std::shared_ptr<const DataProbe> data_probe() const { return data_probe_; }
 
   void launch();
   void join();
@@ -118,7 +118,8 @@ class WorkerJob final : public TrainerEvents {
   const WorkerNodeOptions& options_;
   const v1::Assignment assignment_;
   const Epoch epoch_;
-  const std::shared_ptr<FrameworkJob> framework_job_;  ///< data_probe: on any thread
+  const std::unique_ptr<FrameworkJob> framework_job_ ABSL_PT_GUARDED_BY(job_thread_);
+  const std::shared_ptr<const DataProbe> data_probe_;
   StateReader state_reader_;
   std::thread thread_;
 
