@@ -1,6 +1,7 @@
 // Nodes that come back: on a new stream, and to a coordinator that was started again.
 
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "common/checkpoint/checkpoint.h"
@@ -46,6 +47,13 @@ class ReturnTest : public ServiceTest {
     node.send(ready);
     ASSERT_TRUE(node.receive()->has_start());
   }
+  /// Such a message, perhaps after others.
+  static bool hears(RawNode& node, bool (v1::CoordinatorMessage::*is_it)() const) {
+    while (const auto message = node.receive()) {
+      if (((*message).*is_it)()) return true;
+    }
+    return false;
+  }
   static void report(RawNode& node, std::uint64_t iteration) {
     v1::NodeMessage message;
     message.mutable_iteration()->set_epoch(1);
@@ -79,6 +87,37 @@ TEST_F(ReturnTest, AWorkerOnANewStreamKeepsItsPart) {
   await_iteration(4);
   EXPECT_EQ(status().state(), "running");
   EXPECT_EQ(status().workers(0).state(), "running");
+}
+
+// As when a whole machine is shut down.
+TEST_F(ReturnTest, AStopWaitsForNoCheckpointOfNodesThatAreAllGone) {
+  CoordinatorOptions patient = options();
+  patient.cluster.shutdown_checkpoint_timeout = std::chrono::minutes(2);
+  patient.cluster.membership.heartbeat = Milliseconds(50);
+  patient.cluster.membership.lease = Milliseconds(200);
+  patient.cluster.membership.vouched_limit = std::chrono::minutes(5);
+  start(patient);
+  RawNode server(address_);
+  join(server, join_as(v1::NODE_ROLE_SERVER, "10.0.0.1:4711"));
+  RawNode worker(address_);
+  join(worker, this->worker());
+  ASSERT_TRUE(submit(1, 1).ok());
+  v1::NodeMessage ready;
+  ready.mutable_ready()->set_epoch(1);
+  for (RawNode* const node : {&server, &worker}) {
+    ASSERT_TRUE(hears(*node, &v1::CoordinatorMessage::has_assign));
+    node->send(ready);
+  }
+  ASSERT_TRUE(worker.receive()->has_start());
+  report(worker, 0);
+  await_iteration(1);
+  std::thread shutdown([this] { service_->shutdown("SIGTERM"); });
+  const Nanoseconds begin = clock_.now();
+  EXPECT_TRUE(hears(server, &v1::CoordinatorMessage::has_save_checkpoint));
+  server.drop();
+  worker.drop();
+  shutdown.join();
+  EXPECT_LT(clock_.now() - begin, std::chrono::minutes(1));
 }
 
 TEST_F(ReturnTest, ANewStreamTakesThePlaceOfOneThatIsStillOpen) {

@@ -161,6 +161,7 @@ void Cluster::on_end(NodeLink* link, const std::string& reason) {
   if (host_.job() && host_.job()->has_part(*node)) {
     streams_.erase(link);
     returns_.detach(*node, reason);
+    host_.streams_changed();
   } else if (const auto gone = membership_.leave(*node, reason, context_.now())) {
     host_.depart(*gone, absl::OkStatus());
   }
@@ -592,7 +593,8 @@ void Cluster::end_before_shutdown(const std::string& reason) {
   const std::string why = absl::StrCat("the coordinator was stopped (", reason, ")");
   const Nanoseconds patience = context_.options.shutdown_checkpoint_timeout;
   host_.apply(host_.job()->stop(why, patience, context_.now()));
-  host_.wait_until(context_.mutex, patience, [this] { return host_.job()->ended(); });
+  host_.wait_for_nodes(context_.mutex, patience, context_.options.membership.lease,
+                       [this] { return host_.job()->ended(); });
   host_.apply(host_.job()->stop(why, Nanoseconds::zero(), context_.now()));
 }
 
@@ -607,7 +609,7 @@ void Cluster::save_before_shutdown() {
     if (absl::StatusOr<JobActions> asked = host_.job()->save_checkpoint(context_.now());
         asked.ok()) {
       host_.apply(*asked);
-      host_.wait_until(context_.mutex, patience, [this] {
+      host_.wait_for_nodes(context_.mutex, patience, context_.options.membership.lease, [this] {
         return host_.job()->state() != JobState::kRunning ||
                !host_.job()->view().checkpoints.asked_for();
       });

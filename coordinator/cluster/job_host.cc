@@ -57,6 +57,25 @@ bool JobHost::wait_until(Mutex& mutex, Nanoseconds timeout, const std::function<
   return changed_.wait_for(mutex, timeout, holds);
 }
 
+void JobHost::wait_for_nodes(Mutex& mutex, Nanoseconds timeout, Nanoseconds lease,
+                             const std::function<bool()>& holds) {
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  const auto left = [until] { return until - std::chrono::steady_clock::now(); };
+  while (left() > Nanoseconds::zero() && !holds()) {
+    const bool has_nodes = changed_.wait_for(mutex, std::min<Nanoseconds>(lease, left()),
+                                             [&] { return holds() || has_streams(); });
+    if (!has_nodes) return;
+    changed_.wait_for(mutex, left(), [&] { return holds() || !has_streams(); });
+  }
+}
+
+/// Of nodes with a part in the job.
+bool JobHost::has_streams() const {
+  const std::vector<NodeId> nodes = this->nodes();
+  return std::any_of(nodes.begin(), nodes.end(),
+                     [this](NodeId node) { return streams_.has_stream(node); });
+}
+
 void JobHost::resume(std::unique_ptr<JobRun> job, const v1::SubmitRequest& request,
                      const DurableJob& record, std::shared_ptr<RunFiles> directory, LossCurve curve,
                      Iteration completed) {

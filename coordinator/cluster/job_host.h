@@ -90,11 +90,18 @@ class JobHost {
   void on_manifest_removed(const CheckpointManifest& manifest, const absl::Status& status);
   /// All files of the run are written: its nodes may stop.
   void on_run_closed();
-  /// `holds` is looked at after each event of the job. `lock` holds Cluster's mutex.
+  /// `holds` is looked at after each event of the job. `mutex` is Cluster's.
   bool wait_until(Mutex& mutex, Nanoseconds timeout, const std::function<bool()>& holds)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  /// The same, for what only the job's nodes can bring about: also returns when none of them has
+  /// had a stream for `lease`.
+  void wait_for_nodes(Mutex& mutex, Nanoseconds timeout, Nanoseconds lease,
+                      const std::function<bool()>& holds) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  /// A node's stream has ended or begun.
+  void streams_changed() { changed_.notify_all(); }
 
  private:
+  bool has_streams() const;
   void apply_one(const JobAction& action);
   void after_actions();
   v1::CoordinatorMessage calibrate_message(const CalibrationTask& task) const;

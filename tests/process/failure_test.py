@@ -236,8 +236,16 @@ class Local(ProcessTest):
         self.assertEqual(len(children), 4, children)
         return process, children
 
-    def assert_all_gone(self, pids):
-        wait_for("all children to end", lambda: not any(exists(pid) for pid in pids), 10)
+    def assert_all_gone(self, children):
+        def left():
+            return [command for pid, command in children.items() if exists(pid)]
+
+        try:
+            wait_for("all children to end", lambda: not left(), 10)
+        except AssertionError as late:
+            logs = "\n".join(f"---- {log.name}\n{log.read_text()[-2000:]}"
+                             for log in sorted((self.run_dir / "logs").glob("*.log")))
+            raise AssertionError(f"{late}; these are left: {left()}\n{logs}") from late
 
     def test_ctrl_c_stops_all(self):
         for number in (signal.SIGINT, signal.SIGTERM):
