@@ -117,9 +117,9 @@ absl::Status run_checkpoint_export(const CheckpointExportOptions& options) {
   }
   const AtSignal at_signal({.words = "", .remove = file.temporary()});
   POSEIDON_ASSIGN_OR_RETURN(const JobSpec job, parse_job(located.job_json()));
-  POSEIDON_ASSIGN_OR_RETURN(NetSpec net, resolve_network(job.model, "/"));
+  POSEIDON_ASSIGN_OR_RETURN(ModelLayout layout, resolve_layout(job.model, "/"));
   POSEIDON_ASSIGN_OR_RETURN(const RestoreSource source, restore_from_message(located.source()));
-  CheckpointModel model(std::move(net));
+  CheckpointModel model(std::move(layout));
   POSEIDON_ASSIGN_OR_RETURN(std::vector<StoreRequest> requests, model.requests(source));
 
   v1::LocateCheckpointRequest hold;

@@ -50,7 +50,7 @@ absl::Status run_submit(const SubmitOptions& options) {
           absl::StrCat(flag, " ", *count, " must be between 1 and ", kMaxCount, ", or left out"));
     }
   }
-  auto prepared = prepare_job(options.job_path);
+  auto prepared = prepare_job_of_workers(options.job_path);
   // Every error in the job file is an error of the call.
   if (!prepared.ok()) return absl::InvalidArgumentError(prepared.status().message());
 
@@ -111,7 +111,7 @@ absl::Status run_plan(const PlanOptions& options) {
   if (!prepared.ok()) return absl::InvalidArgumentError(prepared.status().message());
   const PlanQuestion question{
       .name = prepared->spec.name,
-      .layers = planner_layers(prepared->net),
+      .layers = planner_layers(prepared->layout),
       .batch_size = prepared->spec.batch_size,
       .sync = prepared->spec.sync,
       .workers = static_cast<std::size_t>(options.workers),

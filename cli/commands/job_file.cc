@@ -1,5 +1,6 @@
 #include "cli/commands/job_file.h"
 
+#include <algorithm>
 #include <system_error>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "common/base/text.h"
 #include "common/files/file_io.h"
 #include "common/files/json_fields.h"
+#include "common/job/declared_model.h"
 #include "common/plan/plan_pin.h"
 #include "coordinator/planning/job_resolver.h"
 #include "coordinator/planning/tensor_rules.h"
@@ -106,6 +108,13 @@ absl::Status pin_plan(SyncSpec& sync) {
   return absl::OkStatus();
 }
 
+template <typename Model>
+absl::StatusOr<Model> of_model(const std::filesystem::path& path, absl::StatusOr<Model> model) {
+  if (model.ok()) return model;
+  return absl::Status(model.status().code(),
+                      absl::StrCat(path.string(), ": model: ", model.status().message()));
+}
+
 }  // namespace
 
 absl::StatusOr<PreparedJob> prepare_job(const std::filesystem::path& path) {
@@ -118,24 +127,26 @@ absl::StatusOr<PreparedJob> prepare_job(const std::filesystem::path& path) {
   }
   const std::filesystem::path folder = path_from(here, path).parent_path();
   resolve_paths(spec, folder);
-  auto net = resolve_network(spec.model, folder);
-  if (!net.ok()) {
-    return absl::Status(net.status().code(),
-                        absl::StrCat(path.string(), ": model: ", net.status().message()));
+  PreparedJob job;
+  if (is_declared_model(spec.model)) {
+    POSEIDON_ASSIGN_OR_RETURN(job.layout, of_model(path, parse_declared_model(spec.model)));
+  } else {
+    POSEIDON_ASSIGN_OR_RETURN(job.net, of_model(path, resolve_network(spec.model, folder)));
+    job.layout = layout_of(job.net);
+    spec.model = job.net.source;
   }
   absl::Status status = check_letters(spec);
   if (status.ok()) status = pin_plan(spec.sync);
-  std::vector<PlannerLayer> layers = planner_layers(*net);
+  std::vector<PlannerLayer> layers = planner_layers(job.layout);
   if (status.ok()) status = check_sync(layers, spec.sync);
   if (status.ok()) status = check_pinned_chunks(spec);
   if (status.ok()) status = apply_tensor_rules(spec.optimizer.layers, layers);
-  if (status.ok()) status = check_batch_norms(*net, spec.batch_size / spec.micro_batches);
+  if (status.ok()) status = check_batch_norms(job.net, spec.batch_size / spec.micro_batches);
   if (!status.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(path.string(), ": ", status.message()));
   }
-  spec.model = net->source;
-  std::string json = job_to_json(spec);
-  if (const absl::Status sent = parse_job(json).status(); !sent.ok()) {
+  job.json = job_to_json(spec);
+  if (const absl::Status sent = parse_job(job.json).status(); !sent.ok()) {
     const std::string where = path.string();
     if (!spec.sync.plan.is_null()) {
       return absl::InvalidArgumentError(
@@ -143,11 +154,21 @@ absl::StatusOr<PreparedJob> prepare_job(const std::filesystem::path& path) {
                        " chunks the job is too large to be sent; remove \"chunks\" from the plan "
                        "file to use only its schemes"));
     }
-    return absl::InvalidArgumentError(
-        absl::StrCat(where, ": model: with its ", net->layers.size(),
-                     " layers written out, the job cannot be sent: ", sent.message()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        where, ": model: with its ", std::max(job.net.layers.size(), job.layout.layers.size()),
+        " layers written out, the job cannot be sent: ", sent.message()));
   }
-  return PreparedJob{.spec = std::move(spec), .net = *std::move(net), .json = std::move(json)};
+  job.spec = std::move(spec);
+  return job;
+}
+
+absl::StatusOr<PreparedJob> prepare_job_of_workers(const std::filesystem::path& path) {
+  POSEIDON_ASSIGN_OR_RETURN(PreparedJob job, prepare_job(path));
+  if (is_declared_model(job.spec.model)) {
+    // Of such a model there is no network.
+    return of_model(path, resolve_network(job.spec.model, path.parent_path())).status();
+  }
+  return job;
 }
 
 absl::Status check_data(const JobSpec& job, const NetSpec& net, std::uint32_t workers) {

@@ -47,6 +47,23 @@ TEST_F(JobFileTest, PathsBecomeAbsoluteAndTheNetworkInline) {
   EXPECT_TRUE(parse_job(prepared->json).ok());
 }
 
+TEST_F(JobFileTest, ADeclaredModelIsPlannedAndNotSentToWorkers) {
+  const fs::path path = write("declared.json", nlohmann::json::parse(R"({
+      "name": "script", "optimizer": {"type": "sgd", "learning_rate": 0.1},
+      "model": {"name": "train.py", "declared": [
+          {"name": "fc", "type": "linear", "tensors": [{"name": "weight", "shape": [10, 4]}]}]}})"));
+  const auto prepared = prepare_job(path);
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  ASSERT_EQ(prepared->layout.layers.size(), 1U);
+  EXPECT_TRUE(prepared->layout.layers[0].is_linear);
+  EXPECT_TRUE(parse_job(prepared->json).ok());
+  EXPECT_EQ(std::string(prepare_job_of_workers(path).status().message()),
+            path.string() +
+                ": model: model 'train.py' is declared by a program, which trains it: there is no "
+                "network here to compute");
+  EXPECT_TRUE(prepare_job_of_workers(write("job.json", job())).ok());
+}
+
 // As the system goes: `link/..` is not the folder that `link` is in.
 TEST_F(JobFileTest, TheWayOutOfALinkIsTheSystems) {
   fs::create_directories(folder_ / "elsewhere" / "inside");

@@ -273,7 +273,7 @@ absl::Status run_local(const LocalOptions& options) {
   // The coordinator, and this process.
   const std::size_t processes = 2 + static_cast<std::size_t>(options.workers + options.servers);
   POSEIDON_RETURN_IF_ERROR(check_threads(processes * most_daemon_threads(), "poseidon local"));
-  auto job = prepare_job(options.job_path);
+  auto job = prepare_job_of_workers(options.job_path);
   if (!job.ok()) return absl::InvalidArgumentError(job.status().message());
   absl::Status checked = check_node_counts({.min_workers = job->spec.membership.min_workers,
                                             .max_workers = job->spec.membership.max_workers,

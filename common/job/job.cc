@@ -13,6 +13,7 @@
 #include "common/base/text.h"
 #include "common/files/file_io.h"
 #include "common/files/json_fields.h"
+#include "common/job/declared_model.h"
 #include "common/job/job_optimizer.h"
 #include "common/plan/chunking.h"
 
@@ -212,6 +213,19 @@ void parse_model(JsonFields& fields, Json& model) {
   }
 }
 
+/// What the program of a declared model does by itself.
+void parse_declared(JsonFields& fields, JobSpec& job) {
+  for (const char* key : {"data", "init", "micro_batches", "precision", "test_every_iterations"}) {
+    if (fields.value(key) != nullptr) {
+      fields.refuse(key,
+                    "belongs to a network that workers compute; the program that declares this "
+                    "model does so by itself: remove it");
+    }
+  }
+  job.batch_size = 1;
+  job.iterations = kMaxIterations;
+}
+
 void check_second_copies(JsonFields& fields, const JobSpec& job) {
   const std::int64_t most = most_chunk_bytes(job, kMaxChunkBytes);
   if (job.sync.largest_chunk_bytes() <= most) return;
@@ -228,8 +242,12 @@ absl::StatusOr<JobSpec> parse_named_job(std::string_view text, std::string_view 
   fields.require("name");
   parse_name(fields, job.name);
   parse_model(fields, job.model);
-  fields.require("data");
-  fields.require("batch_size");
+  const bool is_declared = is_declared_model(job.model);
+  if (is_declared) {
+    parse_declared(fields, job);
+  } else {
+    for (const char* key : {"data", "batch_size", "iterations"}) fields.require(key);
+  }
   fields.integer("batch_size", &job.batch_size, 1, kMaxBatchSize);
   fields.integer("micro_batches", &job.micro_batches, 1, kMaxBatchSize);
   if (fields.ok() && job.batch_size % job.micro_batches != 0) {
@@ -238,7 +256,6 @@ absl::StatusOr<JobSpec> parse_named_job(std::string_view text, std::string_view 
                           job.micro_batches, ": all parts are of one size"));
   }
   fields.one_of("precision", &job.precision, {"fp32", "tf32", "bf16", "fp16"});
-  fields.require("iterations");
   fields.integer("iterations", &job.iterations, 1, kMaxIterations);
   fields.integer("test_every_iterations", &job.test_every_iterations, 0, kMaxIterations);
   const auto section = [&](std::string_view key, auto parse, auto& spec) {
@@ -293,8 +310,9 @@ std::vector<std::string> job_warnings(const JobSpec& job) {
   std::vector<std::string> warnings;
   const std::int64_t every = job.checkpoint.every_iterations;
   if ((every == 0 || every >= job.iterations) && job.iterations >= kLongRunIterations) {
+    const std::string all = is_declared_model(job.model) ? "all" : str_cat("the ", job.iterations);
     warnings.push_back(str_cat("checkpoint.every_iterations is ", every,
-                               ": should a server be lost, the ", job.iterations,
+                               ": should a server be lost, ", all,
                                " iterations begin again from the first"));
   }
   if (job.optimizer.schedule.warmup_iterations > job.iterations) {
@@ -313,26 +331,28 @@ std::string job_to_json(const JobSpec& job) {
   Json init = {{"seed", job.init.seed}};
   if (!job.init.weights.empty()) init["weights"] = job.init.weights;
   if (!job.init.rename.empty()) init["rename"] = job.init.rename;
-  const Json json = {{"name", job.name},
-                     {"model", job.model},
-                     {"init", std::move(init)},
-                     {"data", data_spec_to_json(job.data)},
-                     {"batch_size", job.batch_size},
-                     {"micro_batches", job.micro_batches},
-                     {"precision", job.precision},
-                     {"iterations", job.iterations},
-                     {"optimizer", optimizer_to_json(job.optimizer)},
-                     {"sync", sync_to_json(job.sync)},
-                     {"checkpoint",
-                      {{"every_iterations", job.checkpoint.every_iterations},
-                       {"keep", job.checkpoint.keep},
-                       {"replicas", job.checkpoint.replicas}}},
-                     {"membership",
-                      {{"min_workers", job.membership.min_workers},
-                       {"max_workers", job.membership.max_workers},
-                       {"replace_timeout_ms", job.membership.replace_timeout_ms},
-                       {"batch", job.membership.keeps_global_batch ? "global" : "per_worker"}}},
-                     {"test_every_iterations", job.test_every_iterations}};
+  Json json = {{"name", job.name},
+               {"model", job.model},
+               {"batch_size", job.batch_size},
+               {"iterations", job.iterations},
+               {"optimizer", optimizer_to_json(job.optimizer)},
+               {"sync", sync_to_json(job.sync)},
+               {"checkpoint",
+                {{"every_iterations", job.checkpoint.every_iterations},
+                 {"keep", job.checkpoint.keep},
+                 {"replicas", job.checkpoint.replicas}}},
+               {"membership",
+                {{"min_workers", job.membership.min_workers},
+                 {"max_workers", job.membership.max_workers},
+                 {"replace_timeout_ms", job.membership.replace_timeout_ms},
+                 {"batch", job.membership.keeps_global_batch ? "global" : "per_worker"}}}};
+  if (!is_declared_model(job.model)) {
+    json.update({{"init", std::move(init)},
+                 {"data", data_spec_to_json(job.data)},
+                 {"micro_batches", job.micro_batches},
+                 {"precision", job.precision},
+                 {"test_every_iterations", job.test_every_iterations}});
+  }
   // File names need not be UTF-8; a message with a replaced letter beats an exception.
   return json.dump(2, ' ', false, Json::error_handler_t::replace);
 }

@@ -83,11 +83,14 @@ struct MembershipSpec {
 /// One job file, checked. Values that need the data or the network (label range,
 /// batch against data size, shapes) are checked where those are known.
 struct JobSpec {
-  std::string name;      ///< up to 256 bytes without control characters
-  nlohmann::json model;  ///< a shipped name or path (string), or an inline network (object)
+  std::string name;  ///< up to 256 bytes without control characters
+  /// A shipped name or path (string), an inline network (object), or a declared model
+  /// (declared_model.h).
+  nlohmann::json model;
   InitSpec init;
   DataSpec data;
-  std::int64_t batch_size = 0;  ///< per worker
+  /// Per worker; of a declared model what the program says, for rates alone.
+  std::int64_t batch_size = 0;
   /// The batch is processed in this many equal parts, whose gradients are accumulated. Must divide
   /// batch_size.
   std::int64_t micro_batches = 1;
@@ -95,7 +98,7 @@ struct JobSpec {
   /// factors to; with the latter two, images and their gradients between layers too. It does not
   /// affect parameters, sums of gradients, optimizer and wire.
   std::string precision = "fp32";
-  std::int64_t iterations = 0;
+  std::int64_t iterations = 0;  ///< of a declared model kMaxIterations: until its program ends
   OptimizerSpec optimizer;
   SyncSpec sync;
   CheckpointSpec checkpoint;

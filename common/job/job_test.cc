@@ -6,6 +6,8 @@
 
 #include "common/base/text.h"
 #include "common/files/file_io.h"
+#include "common/job/declared_model.h"
+#include "common/job/job_optimizer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -540,6 +542,34 @@ TEST(Job, PathsAreResolvedAgainstTheFolder) {
   job.sync.plan = "runs/plan.json";
   resolve_paths(job, "/jobs");
   EXPECT_EQ(job.sync.plan, "/jobs/runs/plan.json");
+}
+
+Json declared_example() {
+  return Json::parse(R"({
+    "name": "script",
+    "model": {"name": "train.py", "declared": [{"name": "fc", "tensors": [{"shape": [10, 4]}]}]},
+    "optimizer": {"type": "adamw", "learning_rate": 0.001}})");
+}
+
+TEST(Job, OfADeclaredModelHasWhatItsProgramLeavesToUs) {
+  const absl::StatusOr<JobSpec> job = parse_job(declared_example().dump());
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_TRUE(is_declared_model(job->model));
+  EXPECT_EQ(job->batch_size, 1);
+  EXPECT_EQ(job->iterations, kMaxIterations) << "until the program ends";
+  const absl::StatusOr<JobSpec> again = parse_job(job_to_json(*job));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(job_to_json(*again), job_to_json(*job));
+  EXPECT_THAT(job_warnings(*job), ElementsAre(HasSubstr("all iterations begin again")));
+}
+
+TEST(Job, OfADeclaredModelHasNothingThatItsProgramDoes) {
+  for (const char* key : {"data", "init", "micro_batches", "precision", "test_every_iterations"}) {
+    Json job = declared_example();
+    job[key] = example().value(key, Json(1));
+    EXPECT_THAT(std::string(parse_job(job.dump()).status().message()),
+                StartsWith(str_cat("job file: ", key, ": belongs to a network that workers")));
+  }
 }
 
 }  // namespace

@@ -109,5 +109,29 @@ TEST(ElasticJobTest, AShareMustSuitBatchNormalisation) {
   EXPECT_TRUE(kept->with_workers(3, 2).ok()) << "a share that stays as the job file has it";
 }
 
+TEST(ElasticJobTest, ADeclaredModelHasItsLayersAndAnyNumberOfWorkers) {
+  const nlohmann::json json = nlohmann::json::parse(R"({
+    "name": "script", "optimizer": {"type": "sgd", "learning_rate": 0.1},
+    "model": {"name": "train.py", "declared": [
+      {"name": "emb", "tensors": [{"shape": [6, 2]}]},
+      {"name": "fc", "type": "linear",
+       "tensors": [{"name": "weight", "shape": [3, 2]}, {"name": "bias", "shape": [3]}]}]}})");
+  const absl::StatusOr<ResolvedJob> resolved = resolve_job(json.dump());
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+  ASSERT_EQ(resolved->layers.size(), 2U);
+  EXPECT_EQ(resolved->layers[0].type, "plain");
+  EXPECT_FALSE(resolved->layers[0].is_fully_connected);
+  EXPECT_TRUE(resolved->layers[1].is_fully_connected);
+  EXPECT_EQ(resolved->layers[1].shape, std::vector<std::int64_t>({3, 2}));
+  EXPECT_EQ(resolved->layers[1].parameters, 9);
+  EXPECT_FALSE(resolved->test_every) << "nothing that workers test";
+  EXPECT_TRUE(resolved->with_workers(2, 5).ok());
+
+  nlohmann::json bad = json;
+  bad["model"]["declared"][1]["name"] = "emb";
+  EXPECT_THAT(std::string(resolve_job(bad.dump()).status().message()),
+              HasSubstr("model: model 'train.py': layer 'emb': another layer"));
+}
+
 }  // namespace
 }  // namespace poseidon::elastic_job_test

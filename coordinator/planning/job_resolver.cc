@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/files/sha256.h"
+#include "common/job/declared_model.h"
 #include "common/job/job.h"
 #include "common/plan/chunking.h"
 #include "common/plan/plan_pin.h"
@@ -15,19 +16,17 @@
 
 namespace poseidon {
 
-std::vector<PlannerLayer> planner_layers(const NetSpec& net) {
+std::vector<PlannerLayer> planner_layers(const ModelLayout& layout) {
   std::vector<PlannerLayer> layers;
-  for (const std::size_t index : net.parameter_layers()) {
-    const LayerSpec& layer = net.layers[index];
-    POSEIDON_CHECK(!layer.parameters.empty(), "a parameter layer has parameters");
+  for (const LayoutLayer& layer : layout.layers) {
     layers.push_back({.name = layer.name,
-                      .type = std::string(layer_type_name(layer.type)),
-                      .shape = layer.parameters.front().shape,
+                      .type = layer.type,
+                      .shape = layer.tensors.front().shape,
                       .parameters = layer.parameter_count(),
-                      .is_fully_connected = layer.type == LayerType::kFullyConnected,
+                      .is_fully_connected = layer.is_linear,
                       .tensors = {},
                       .multiply_adds = layer.multiply_adds});
-    for (const ParameterSpec& tensor : layer.parameters) {
+    for (const LayoutTensor& tensor : layer.tensors) {
       layers.back().tensors.push_back(
           {.name = tensor.name, .elements = element_count(tensor.shape), .multipliers = {}});
     }
@@ -65,16 +64,23 @@ std::string plans_key(const std::string& job_json) {
   return absl::BytesToHexString(sha256(planned.dump()));
 }
 
+/// A worker's share of the batch may have become too small.
+absl::Status check_share(const JobSpec& job, std::int64_t batch_size) {
+  if (is_declared_model(job.model)) return absl::OkStatus();
+  POSEIDON_ASSIGN_OR_RETURN(const NetSpec net, resolve_network(job.model, "/"));
+  return check_batch_norms(net, batch_size / job.micro_batches);
+}
+
 }  // namespace
 
 absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
   POSEIDON_ASSIGN_OR_RETURN(const JobSpec job, parse_job(job_json));
   // Submitted jobs carry their network inline and their paths absolute; the folder stays unused.
-  absl::StatusOr<NetSpec> net = resolve_network(job.model, "/");
-  if (!net.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("model: ", net.status().message()));
+  const absl::StatusOr<ModelLayout> layout = resolve_layout(job.model, "/");
+  if (!layout.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("model: ", layout.status().message()));
   }
-  std::vector<PlannerLayer> layers = planner_layers(*net);
+  std::vector<PlannerLayer> layers = planner_layers(*layout);
   POSEIDON_RETURN_IF_ERROR(check_sync(layers, job.sync));
   POSEIDON_RETURN_IF_ERROR(check_pinned_chunks(job));
   POSEIDON_RETURN_IF_ERROR(apply_tensor_rules(job.optimizer.layers, layers));
@@ -98,18 +104,15 @@ absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
       .learning_rate = [optimizer = job.optimizer](
                            Iteration iteration) { return learning_rate_at(optimizer, iteration); },
       .check_model =
-          [tensors = model_tensors(*net)](const SafetensorsHeader& file) {
+          [tensors = model_tensors(*layout)](const SafetensorsHeader& file) {
             return check_model_tensors(file, tensors);
           },
-      .with_workers = [job_json, net = *std::move(net), batch_size = job.batch_size,
-                       micro_batches = job.micro_batches](
-                          std::uint32_t begun_with,
-                          std::uint32_t workers) -> absl::StatusOr<ElasticJob> {
+      .with_workers = [job_json, job](std::uint32_t begun_with,
+                                      std::uint32_t workers) -> absl::StatusOr<ElasticJob> {
         POSEIDON_ASSIGN_OR_RETURN(ElasticJob elastic,
                                   job_with_workers(job_json, begun_with, workers));
-        if (elastic.batch_size == batch_size) return elastic;  // as the job file has it
-        // A worker's share of the batch may have become too small.
-        POSEIDON_RETURN_IF_ERROR(check_batch_norms(net, elastic.batch_size / micro_batches));
+        if (elastic.batch_size == job.batch_size) return elastic;  // as the job file has it
+        POSEIDON_RETURN_IF_ERROR(check_share(job, elastic.batch_size));
         return elastic;
       }};
 }

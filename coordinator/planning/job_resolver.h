@@ -4,7 +4,7 @@
 // that the cluster depends neither on the job format nor on the engine.
 //
 // Called by: coordinator/cluster; main() passes the real function, tests their own. Calls:
-// common/job/job.h, models/net/net.h.
+// common/job/job.h, models/net/model_layout.h.
 
 #include <cstdint>
 #include <functional>
@@ -17,7 +17,7 @@
 #include "common/job/job.h"
 #include "coordinator/planning/elastic_job.h"
 #include "coordinator/planning/planner.h"
-#include "models/net/net.h"
+#include "models/net/model_layout.h"
 
 namespace poseidon {
 
@@ -52,8 +52,8 @@ struct ResolvedJob {
 /// INVALID_ARGUMENT when the job is invalid; the message names the key. Any thread.
 using JobResolver = std::function<absl::StatusOr<ResolvedJob>(const std::string& job_json)>;
 
-/// The data of a network that planning needs.
-std::vector<PlannerLayer> planner_layers(const NetSpec& net);
+/// The data of a model that planning needs.
+std::vector<PlannerLayer> planner_layers(const ModelLayout& layout);
 
 /// INVALID_ARGUMENT where sync.plan (its content, not a path) has larger chunks than
 /// checkpoint.replicas allows, or would have them cut.

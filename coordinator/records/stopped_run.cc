@@ -22,9 +22,9 @@ absl::Status write_model(const StoppedRun& run, const std::filesystem::path& pat
                          const std::shared_ptr<Security>& security) {
   POSEIDON_RETURN_IF_ERROR(run.source.status());
   POSEIDON_ASSIGN_OR_RETURN(const JobSpec job, parse_job(run.job_json));
-  POSEIDON_ASSIGN_OR_RETURN(NetSpec net, resolve_network(job.model, "/"));
+  POSEIDON_ASSIGN_OR_RETURN(ModelLayout layout, resolve_layout(job.model, "/"));
   POSEIDON_ASSIGN_OR_RETURN(const RestoreSource source, restore_from_message(*run.source));
-  CheckpointModel model(std::move(net));
+  CheckpointModel model(std::move(layout));
   POSEIDON_ASSIGN_OR_RETURN(std::vector<StoreRequest> requests, model.requests(source));
   POSEIDON_RETURN_IF_ERROR(
       fetch_pieces(std::move(requests), {.security = security, .give_up_after = kStoreTimeout}));

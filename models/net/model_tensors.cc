@@ -8,23 +8,22 @@
 
 namespace poseidon {
 
-std::vector<ModelTensor> model_tensors(const NetSpec& net) {
+std::vector<ModelTensor> model_tensors(const ModelLayout& layout) {
   std::vector<ModelTensor> tensors;
-  const std::vector<std::size_t> layers = net.parameter_layers();
-  for (std::uint32_t l = 0; l < layers.size(); ++l) {
-    const LayerSpec& layer = net.layers[layers[l]];
+  for (std::uint32_t l = 0; l < layout.layers.size(); ++l) {
+    const LayoutLayer& layer = layout.layers[l];
     std::size_t offset = 0;
-    for (const ParameterSpec& parameter : layer.parameters) {
+    for (const LayoutTensor& tensor : layer.tensors) {
       tensors.push_back({.layer_name = layer.name,
-                         .name = absl::StrCat(layer.name, ".", parameter.name),
-                         .shape = parameter.shape,
+                         .name = full_tensor_name(layer.name, tensor.name),
+                         .shape = tensor.shape,
                          .is_statistic = false,
                          .layer = LayerIndex(l),
                          .offset = offset});
       offset += tensors.back().elements();
     }
   }
-  for (const StatisticPlace& statistic : statistic_places(net)) {
+  for (const StatisticPlace& statistic : layout.statistics) {
     tensors.push_back({.layer_name = statistic.name.substr(0, statistic.name.rfind('.')),
                        .name = statistic.name,
                        .shape = statistic.shape,

@@ -1,11 +1,11 @@
 #pragma once
 
-// The tensors of a network's model file: parameters and running statistics, in the order in which
+// The tensors of a model file: parameters and running statistics, in the order in which
 // the file has them, named <layer>.<tensor>. Pure.
 //
 // Called by: worker/engine/model_file.h, which loads such files; models/weights/encoded_model.h,
 // which writes them; coordinator/planning/job_resolver.h, for the check of the model that worker 0
-// sends. Calls: models/net/net.h.
+// sends. Calls: model_layout.h.
 
 #include <cstddef>
 #include <span>
@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "common/base/ids.h"
 #include "common/files/safetensors.h"
-#include "models/net/net.h"
+#include "models/net/model_layout.h"
 
 namespace poseidon {
 
@@ -30,7 +30,7 @@ struct ModelTensor {
 
   std::size_t elements() const { return static_cast<std::size_t>(element_count(shape)); }
 };
-std::vector<ModelTensor> model_tensors(const NetSpec& net);
+std::vector<ModelTensor> model_tensors(const ModelLayout& layout);
 
 /// INVALID_ARGUMENT, naming the tensor, unless the file has exactly these, each as float32.
 absl::Status check_model_tensors(const SafetensorsHeader& file,

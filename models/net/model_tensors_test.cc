@@ -29,7 +29,7 @@ SafetensorsHeader header_of(const std::vector<ModelTensor>& tensors) {
 }
 
 TEST(ModelTensorsTest, ParametersComeFirstAndStatisticsAfterThem) {
-  const std::vector<ModelTensor> tensors = model_tensors(network());
+  const std::vector<ModelTensor> tensors = model_tensors(layout_of(network()));
   std::vector<std::string> names;
   for (const ModelTensor& tensor : tensors) names.push_back(tensor.name);
   EXPECT_THAT(names, ::testing::ElementsAre("conv.weight", "conv.bias", "norm.weight", "norm.bias",
@@ -41,7 +41,7 @@ TEST(ModelTensorsTest, ParametersComeFirstAndStatisticsAfterThem) {
 }
 
 TEST(ModelTensorsTest, AFileThatDiffersIsRefusedByTheNameOfTheTensor) {
-  const std::vector<ModelTensor> tensors = model_tensors(network());
+  const std::vector<ModelTensor> tensors = model_tensors(layout_of(network()));
   EXPECT_TRUE(check_model_tensors(header_of(tensors), tensors).ok());
   const auto complaint = [&](const std::function<void(SafetensorsHeader&)>& change) {
     SafetensorsHeader header = header_of(tensors);

@@ -2,13 +2,14 @@
 
 // Names in network files.
 //
-// Called by: net_expand.cc and net_parse.cc. Calls: nothing.
+// Called by: net_expand.cc, net_parse.cc and model_layout.cc. Calls: common/files/json_fields.h.
 
 #include <algorithm>
 #include <string>
 #include <string_view>
 
 #include "common/base/text.h"
+#include "common/files/json_fields.h"
 #include "models/net/net.h"
 #include "nlohmann/json.hpp"
 
@@ -23,6 +24,18 @@ inline bool is_good_name(const std::string& name) {
            return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
                   c == '_' || c == '-' || c == '.' || c == '/';
          });
+}
+
+/// The required key "name".
+inline std::string read_name(JsonFields& fields) {
+  std::string name;
+  fields.require("name");
+  fields.string("name", &name);
+  if (fields.ok() && !is_good_name(name)) {
+    fields.refuse("name", str_cat("expected 1 to ", kMaxNameLength,
+                                  " letters, digits or any of _ - . /, got ", json_excerpt(name)));
+  }
+  return name;
 }
 
 /// "network 'lenet'", or a substitute when the name is invalid.

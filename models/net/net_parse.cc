@@ -38,18 +38,6 @@ std::optional<std::int64_t> bounded_product(std::span<const std::int64_t> sizes,
 // absl::StrCat does not take Debian's std::string_view.
 std::string type_name(LayerType type) { return std::string(layer_type_name(type)); }
 
-std::string read_name(JsonFields& fields) {
-  std::string name;
-  fields.require("name");
-  fields.string("name", &name);
-  if (fields.ok() && !is_good_name(name)) {
-    fields.refuse("name",
-                  absl::StrCat("expected 1 to ", kMaxNameLength,
-                               " letters, digits or any of _ - . /, got ", json_excerpt(name)));
-  }
-  return name;
-}
-
 std::int64_t read_outputs(JsonFields& fields) {
   std::int64_t outputs = 1;
   fields.require("outputs");

@@ -11,8 +11,10 @@
 #include "common/base/nearest.h"
 #include "common/files/file_io.h"
 #include "common/files/json_fields.h"
+#include "common/job/declared_model.h"
 #include "models/net/net.h"
 #include "models/net/net_derive.h"
+#include "models/net/net_names.h"
 #include "models/shipped.h"
 
 namespace poseidon {
@@ -62,6 +64,11 @@ absl::Status refuse_model(const nlohmann::json& model) {
 absl::StatusOr<Source> load(const nlohmann::json& model, const std::filesystem::path& folder,
                             int derivations) {
   if (!model.is_object() && !model.is_string()) return refuse_model(model);
+  if (is_declared_model(model)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        place_of(model, "model", "the model"),
+        " is declared by a program, which trains it: there is no network here to compute"));
+  }
   Source source{.json = model, .folder = folder, .where = ""};
   if (model.is_string()) {
     POSEIDON_ASSIGN_OR_RETURN(source, read_source(model.get<std::string>(), folder));

@@ -28,11 +28,11 @@ absl::Status fetch_pieces(std::vector<StoreRequest> requests, const CheckpointFe
   return status;
 }
 
-CheckpointModel::CheckpointModel(NetSpec net) : net_(std::move(net)) {
-  for (const std::size_t layer : net_.parameter_layers()) {
-    parameters_.emplace_back(static_cast<std::size_t>(net_.layers[layer].parameter_count()));
+CheckpointModel::CheckpointModel(ModelLayout layout) : layout_(std::move(layout)) {
+  for (const LayoutLayer& layer : layout_.layers) {
+    parameters_.emplace_back(static_cast<std::size_t>(layer.parameter_count()));
   }
-  statistics_.resize(static_cast<std::size_t>(net_.statistics_count()));
+  statistics_.resize(static_cast<std::size_t>(layout_.statistics_count()));
 }
 
 absl::StatusOr<std::vector<StoreRequest>> CheckpointModel::requests(const RestoreSource& source) {
@@ -64,7 +64,7 @@ absl::StatusOr<std::vector<StoreRequest>> CheckpointModel::requests(const Restor
 
 absl::StatusOr<EncodedModel> CheckpointModel::encode() const {
   std::vector<std::span<const float>> parameters(parameters_.begin(), parameters_.end());
-  return EncodedModel::encode(net_, parameters, statistics_);
+  return EncodedModel::encode(layout_, parameters, statistics_);
 }
 
 }  // namespace poseidon

@@ -36,7 +36,7 @@ absl::Status fetch_pieces(std::vector<StoreRequest> requests, const CheckpointFe
 /// A network's parameters and running statistics, all in memory.
 class CheckpointModel {
  public:
-  explicit CheckpointModel(NetSpec net);
+  explicit CheckpointModel(ModelLayout layout);
 
   /// The requests that fill it. It must outlive them. DATA_LOSS when the checkpoint does not have
   /// all of it.
@@ -45,7 +45,7 @@ class CheckpointModel {
   absl::StatusOr<EncodedModel> encode() const;
 
  private:
-  const NetSpec net_;
+  const ModelLayout layout_;
   std::vector<std::vector<float>> parameters_;  ///< by LayerIndex
   std::vector<float> statistics_;
 };

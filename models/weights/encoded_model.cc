@@ -13,12 +13,12 @@ std::string layer_of_tensor(const std::string& tensor) {
 }
 
 absl::StatusOr<EncodedModel> EncodedModel::encode(
-    const NetSpec& net, const std::vector<std::span<const float>>& parameters,
+    const ModelLayout& layout, const std::vector<std::span<const float>>& parameters,
     std::vector<float> statistics) {
   EncodedModel model;
   model.statistics_ = std::move(statistics);
   std::vector<TensorView> tensors;
-  for (const ModelTensor& place : model_tensors(net)) {
+  for (const ModelTensor& place : model_tensors(layout)) {
     std::span<const float> values = model.statistics_;
     if (!place.is_statistic) {
       values = place.layer.value() < parameters.size() ? parameters[place.layer.value()]

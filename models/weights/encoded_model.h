@@ -1,6 +1,6 @@
 #pragma once
 
-// A network's parameters and running statistics as a safetensors file: tensors named
+// A model's parameters and statistics as a safetensors file: tensors named
 // <layer>.<tensor>, PyTorch's layouts. Pure.
 //
 // Called by: worker/engine/model_file.h (the model of an engine) and checkpoint_model.h (the model
@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
 #include "common/files/safetensors.h"
-#include "models/net/net.h"
+#include "models/net/model_layout.h"
 
 namespace poseidon {
 
@@ -29,7 +29,7 @@ class EncodedModel {
   /// The parameters of each parameter layer, by LayerIndex, and all running statistics, as
   /// statistic_places says. Equal values give equal bytes. INVALID_ARGUMENT for sizes that are not
   /// the network's.
-  static absl::StatusOr<EncodedModel> encode(const NetSpec& net,
+  static absl::StatusOr<EncodedModel> encode(const ModelLayout& layout,
                                              const std::vector<std::span<const float>>& parameters,
                                              std::vector<float> statistics);
 

@@ -37,7 +37,7 @@ SHARED_BY_TESTS = ("tests/support/", "tests/twins/", "tests/golden/")
 
 PUBLIC = {
     "models": ("models/shipped.h", "models/net/net.h", "models/net/initialise.h", "models/net/model_tensors.h",
-               "models/net/batch_norm_errors.h", "models/weights/*.h"),
+               "models/net/batch_norm_errors.h", "models/net/model_layout.h", "models/weights/*.h"),
     "sync": ("sync/chunks/*.h", "sync/client/factor_engine.h", "sync/client/sync_client.h", "sync/links/peer_stream.h",
              "sync/node/*.h", "sync/relay/relay_service.h", "sync/states/*.h"),
     "server": (),

@@ -2,6 +2,9 @@
 
 #include "common/base/check.h"
 #include "common/files/json_fields.h"
+#include "common/job/declared_model.h"
+#include "models/net/model_layout.h"
+#include "models/net/model_tensors.h"
 #include "models/net/net.h"
 #include "tests/fuzz/input.h"
 
@@ -14,6 +17,18 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto base = json->find("network");
   if (base != json->end() && base->is_string() &&
       base->get_ref<const std::string&>().find_first_of("/.") != std::string::npos) {
+    return 0;
+  }
+  if (is_declared_model(*json)) {
+    const auto layout = parse_declared_model(*json);
+    if (!layout.ok()) return 0;
+    POSEIDON_CHECK(layout_difference(*layout, *layout).empty(), "a model is as itself");
+    for (const LayoutLayer& layer : layout->layers) {
+      POSEIDON_CHECK(layer.parameter_count() > 0 && layer.parameter_count() <= kMaxTensorElements,
+                     "every layer has a size");
+    }
+    POSEIDON_CHECK(layout->statistics_count() <= kMaxTensorElements, "and so has the state");
+    (void)model_tensors(*layout);
     return 0;
   }
   const auto net = resolve_network(*json, "");

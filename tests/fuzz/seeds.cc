@@ -246,6 +246,15 @@ void add_text(Seeds& seeds) {
     "sync": {"scheme": {"fc": "sfb"}, "cost": "bytes", "replan": false, "wire_dtype": "bf16", "send_order": "ready", "local_aggregation": "off", "chunk_bytes": 4096},
     "checkpoint": {"every_iterations": 3, "keep": 1, "replicas": 2},
     "membership": {"min_workers": 1, "max_workers": 4, "replace_timeout_ms": 10}, "test_every_iterations": 3})");
+  const std::string declared =
+      R"({"name": "train.py", "declared": [{"name": "emb", "tensors": [{"shape": [16, 8]}]},
+    {"name": "fc", "type": "linear", "multiply_adds": 256,
+     "tensors": [{"name": "weight", "shape": [32, 8]}, {"name": "bias", "shape": []}]}],
+    "state": [{"name": "norm.running_mean", "shape": [8]}]})";
+  seeds.add("network", "declared", declared);
+  seeds.add("job", "declared",
+            absl::StrCat(R"({"name": "n", "model": )", declared,
+                         R"(, "optimizer": {"type": "sgd", "learning_rate": 0.1}})"));
   for (const std::string& name : shipped_model_names()) {
     seeds.add("network", name, std::string(*shipped_model(name)));
   }

@@ -55,10 +55,10 @@ void update_statistics(Iteration iteration, float read, std::vector<float>& stat
 
 std::string encode_model(const JobSpec& job, std::span<const std::span<const float>> layers,
                          std::span<const float> statistics) {
-  const absl::StatusOr<NetSpec> net = resolve_network(job.model, ".");
-  POSEIDON_CHECK(net.ok(), "the job's network");
+  const absl::StatusOr<ModelLayout> layout = resolve_layout(job.model, ".");
+  POSEIDON_CHECK(layout.ok(), "the job's model");
   std::vector<TensorView> tensors;
-  for (const ModelTensor& tensor : model_tensors(*net)) {
+  for (const ModelTensor& tensor : model_tensors(*layout)) {
     const std::span<const float> values =
         tensor.is_statistic ? statistics : layers[tensor.layer.value()];
     tensors.push_back({.name = tensor.name,

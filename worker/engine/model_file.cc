@@ -70,7 +70,7 @@ struct Match {
 absl::StatusOr<Match> match(const SafetensorsHeader& header, const LayerRenames& renames,
                             const NetSpec& net) {
   Match result;
-  const std::vector<ModelTensor> network = model_tensors(net);
+  const std::vector<ModelTensor> network = model_tensors(layout_of(net));
   POSEIDON_ASSIGN_OR_RETURN(StoredByName stored, renamed(header, renames, network));
   for (const ModelTensor& place : network) {
     const auto found = stored.find(place.name);
@@ -142,7 +142,7 @@ absl::StatusOr<EncodedModel> encode_model(Executor& executor) {
   }
   std::vector<float> statistics(static_cast<std::size_t>(net.statistics_count()));
   POSEIDON_RETURN_IF_ERROR(executor.read_statistics(statistics));
-  return EncodedModel::encode(net, parameters, std::move(statistics));
+  return EncodedModel::encode(layout_of(net), parameters, std::move(statistics));
 }
 
 std::string weights_report_to_text(const WeightsReport& report) {

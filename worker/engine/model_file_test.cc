@@ -145,16 +145,18 @@ TEST_F(ModelFile, WhatIsNoEnginesIsTheSameFileOrRefused) {
   for (std::uint32_t l = 0; l < 3; ++l) parameters.emplace_back(from->parameters(LayerIndex(l)));
   std::vector<float> statistics(6);
   ASSERT_TRUE(from->read_statistics(statistics).ok());
-  const auto encoded = EncodedModel::encode(from->net(), parameters, statistics);
+  const auto encoded = EncodedModel::encode(layout_of(from->net()), parameters, statistics);
   ASSERT_TRUE(encoded.ok()) << encoded.status();
   EXPECT_EQ(encoded->pieces(), encode_model(*from)->pieces());
   statistics.pop_back();
-  EXPECT_THAT(EncodedModel::encode(from->net(), parameters, statistics).status().ToString(),
-              HasSubstr("bn.running_var"));
+  EXPECT_THAT(
+      EncodedModel::encode(layout_of(from->net()), parameters, statistics).status().ToString(),
+      HasSubstr("bn.running_var"));
   statistics.push_back(0);
   parameters[0] = parameters[0].first(5);
-  EXPECT_THAT(EncodedModel::encode(from->net(), parameters, statistics).status().ToString(),
-              HasSubstr("conv.weight has 54 elements"));
+  EXPECT_THAT(
+      EncodedModel::encode(layout_of(from->net()), parameters, statistics).status().ToString(),
+      HasSubstr("conv.weight has 54 elements"));
 }
 
 // Workers other than the first take the statistics alone.
