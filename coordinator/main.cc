@@ -12,7 +12,7 @@
 #include "common/daemon/service_manager.h"
 #include "common/security/security.h"
 #include "common/threads/mutex.h"
-#include "coordinator/planning/job_resolver.h"
+#include "coordinator/planning/jobs/job_resolver.h"
 #include "coordinator/service.h"
 #include "spdlog/spdlog.h"
 

@@ -366,6 +366,13 @@ class GrpcService final : public v1::Coordinator::CallbackService {
                   [&] { return cluster_->submit(*request); });
   }
 
+  grpc::ServerUnaryReactor* Declare(grpc::CallbackServerContext* context,
+                                    const v1::DeclareRequest* request,
+                                    v1::DeclareResponse* response) override {
+    return answer(context, "Declare", *request, response,
+                  [&] { return cluster_->declare(*request); });
+  }
+
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::GetStatusRequest* request,
                                       v1::GetStatusResponse* response) override {

@@ -16,7 +16,7 @@
 #include "common/security/security.h"
 #include "common/threads/loop_pulse.h"
 #include "coordinator/cluster/cluster.h"
-#include "coordinator/planning/job_resolver.h"
+#include "coordinator/planning/jobs/job_resolver.h"
 
 namespace poseidon {
 

@@ -327,6 +327,10 @@ inline absl::StatusOr<ResolvedJob> resolver(const std::string& job_json) {
   // Only tests of measurements let the coordinator request them.
   job.sync.cost = job_json.find("calibrate") == std::string::npos ? "bytes" : "time";
   job.plans_key = std::string(64, 'c');
+  if (job_json.find("declared") != std::string::npos) {
+    job.is_declared = job.ends_with_programs = true;
+    job.iterations = 1'000'000;
+  }
   job.learning_rate = [](Iteration) { return 0.05; };
   job.check_model = [](const SafetensorsHeader& file) {
     return file.find("m") != nullptr ? absl::OkStatus()

@@ -18,7 +18,7 @@
 #include "common/base/ids.h"
 #include "common/daemon/daemon.h"
 #include "common/pages/status_json.h"
-#include "coordinator/planning/job_resolver.h"
+#include "coordinator/planning/jobs/job_resolver.h"
 #include "models/shipped.h"
 
 namespace poseidon {

@@ -11,7 +11,7 @@
 #include "common/files/json_fields.h"
 #include "common/job/declared_model.h"
 #include "common/plan/plan_pin.h"
-#include "coordinator/planning/job_resolver.h"
+#include "coordinator/planning/jobs/job_resolver.h"
 #include "coordinator/planning/tensor_rules.h"
 #include "models/net/batch_norm_errors.h"
 #include "worker/data/feed/batches.h"

@@ -3,7 +3,7 @@
 // Converts a job file on the operator's machine to the text that the cluster needs.
 //
 // Called by: cli/commands/commands.cc and cli/local/local.cc. Calls: common/job/job.h,
-// models/net/net.h, coordinator/planning/job_resolver.h.
+// models/net/net.h, coordinator/planning/jobs/job_resolver.h.
 
 #include <filesystem>
 #include <string>

@@ -44,8 +44,8 @@ absl::StatusOr<std::string> stop_outcome(const v1::EndJobResponse& asked, bool i
                         end.iterations(), " iterations", files);
   }
   const std::string text =
-      absl::StrCat("job ", asked.job_id(), " has ended after ", end.iteration(), " of ",
-                   end.iterations(), " iterations: ", end.message(), files);
+      absl::StrCat("job ", asked.job_id(), " has ended after ", iterations_done(end),
+                   " iterations: ", end.message(), files);
   if (is_to_be_saved && end.unsaved()) {
     return absl::AbortedError(
         absl::StrCat(text, "; its progress since the last checkpoint is not saved"));

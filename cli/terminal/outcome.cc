@@ -59,8 +59,8 @@ void print_warnings(const std::vector<std::string>& warnings) {
 }
 
 std::string stopped_text(const v1::GetStatusResponse& status) {
-  std::string text = absl::StrCat("\nstopped      after ", status.iteration(), " of ",
-                                  status.iterations(), " iterations: ", status.message(), "\n");
+  std::string text = absl::StrCat("\nstopped      after ", iterations_done(status),
+                                  " iterations: ", status.message(), "\n");
   if (!std::isnan(status.loss())) {
     absl::StrAppend(&text, "last loss    ", format_measure(status.loss()), "\n");
   }
@@ -102,9 +102,9 @@ absl::Status report_outcome(const v1::GetStatusResponse& status, const std::stri
     if (!go_on.empty()) write_stdout(printable_lines(absl::StrCat(kGoOnWith, go_on, "\n")));
     return with_exit_code(kExitStopped, "");
   }
-  return absl::AbortedError(absl::StrCat(
-      "job ", status.job(), " failed after ", status.iteration(), " of ", status.iterations(),
-      " iterations: ", status.message(), "; run directory ", status.run_directory()));
+  return absl::AbortedError(absl::StrCat("job ", status.job(), " failed after ",
+                                         iterations_done(status), " iterations: ", status.message(),
+                                         "; run directory ", status.run_directory()));
 }
 
 absl::Status follow_job(CoordinatorClient& client, const v1::SubmitResponse& accepted,

@@ -15,11 +15,6 @@ constexpr const char* kRewriteLine = "\r\x1b[K";  // to the first column, clear 
 /// What is over sooner is not worth a line.
 constexpr Nanoseconds kRemarkDelay = std::chrono::seconds(3);
 
-/// "120/500"; the same text in both modes.
-std::string iteration_of(const v1::GetStatusResponse& status) {
-  return absl::StrCat(status.iteration(), "/", status.iterations());
-}
-
 std::string details(const v1::GetStatusResponse& status, const char* separator) {
   std::string text = absl::StrCat("loss ", format_measure(status.loss()));
   if (!has_ended(status)) absl::StrAppend(&text, separator, format_images_per_s(status));
@@ -88,6 +83,16 @@ std::string format_bandwidth(const v1::GetStatusResponse& status) {
   return text;
 }
 
+std::string iteration_of(const v1::GetStatusResponse& status) {
+  if (status.iterations() == 0) return absl::StrCat(status.iteration());
+  return absl::StrCat(status.iteration(), "/", status.iterations());
+}
+
+std::string iterations_done(const v1::GetStatusResponse& status) {
+  if (status.iterations() == 0) return absl::StrCat(status.iteration());
+  return absl::StrCat(status.iteration(), " of ", status.iterations());
+}
+
 std::optional<double> seconds_left(const v1::GetStatusResponse& status) {
   if (status.iteration() <= status.training_from() || status.iterations() < status.iteration()) {
     return std::nullopt;
@@ -126,9 +131,12 @@ std::string Progress::finish() {
 }
 
 std::string Progress::live_line(const v1::GetStatusResponse& status) const {
-  const std::uint64_t total = status.iterations() == 0 ? 1 : status.iterations();
-  std::string line = absl::StrCat(printable(status.job()), " ", iteration_of(status), " ",
-                                  status.iteration() * 100 / total, "% | ", details(status, " | "));
+  const std::string percent =
+      status.iterations() == 0
+          ? ""
+          : absl::StrCat(" ", status.iteration() * 100 / status.iterations(), "%");
+  std::string line = absl::StrCat(printable(status.job()), " ", iteration_of(status), percent,
+                                  " | ", details(status, " | "));
   // One column stays free: some terminals wrap as soon as the last one is written.
   if (options_.columns > 0 && line.size() > options_.columns - 1) {
     line.resize(options_.columns - 1);

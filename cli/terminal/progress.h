@@ -37,6 +37,11 @@ std::string format_measure(double value);
 /// down". Empty before the first measurement.
 std::string format_bandwidth(const v1::GetStatusResponse& status);
 
+/// "120/500"; "120" where only the job's programs know how many there are.
+std::string iteration_of(const v1::GetStatusResponse& status);
+/// "120 of 500"; "120".
+std::string iterations_done(const v1::GetStatusResponse& status);
+
 /// Seconds until the last iteration at the mean speed of those that iterated_seconds is the time
 /// of; nullopt before the first of them. Does not change while no iteration finishes, as in a long
 /// test.

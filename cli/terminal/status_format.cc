@@ -51,7 +51,7 @@ std::string job_to_text(const v1::GetStatusResponse& status) {
   } else {
     absl::StrAppend(&text, "job ", status.job(), " (", status.job_id(), "): ", status.state());
     if (!status.message().empty()) absl::StrAppend(&text, ": ", status.message());
-    absl::StrAppend(&text, "\niteration ", status.iteration(), "/", status.iterations(), "  loss ",
+    absl::StrAppend(&text, "\niteration ", iteration_of(status), "  loss ",
                     format_measure(status.loss()), "  ",
                     has_ended(status) ? "" : absl::StrCat(format_images_per_s(status), "  "),
                     "training ", format_duration(status.training_seconds()));

@@ -49,8 +49,8 @@ std::vector<std::string> head(const v1::GetStatusResponse& status, std::size_t c
   if (status.job().empty()) {
     return {status.message().empty() ? "no job yet" : status.message()};
   }
-  std::string first = absl::StrCat(status.job_id(), "  ", status.state(), "  iteration ",
-                                   status.iteration(), "/", status.iterations());
+  std::string first =
+      absl::StrCat(status.job_id(), "  ", status.state(), "  iteration ", iteration_of(status));
   if (const auto left = seconds_left(status); left && status.state() == "running") {
     absl::StrAppend(&first, "  ", format_duration(*left), " left");
   }

@@ -279,6 +279,10 @@ absl::StatusOr<JobSpec> parse_named_job(std::string_view text, std::string_view 
 
 }  // namespace
 
+bool ends_with_program(const JobSpec& job) {
+  return is_declared_model(job.model) && job.iterations == kMaxIterations;
+}
+
 absl::StatusOr<JobSpec> parse_job(std::string_view json_text) {
   return parse_named_job(json_text, "job file");
 }

@@ -2,7 +2,7 @@
 
 // The job file: what to train. Checked as far as the text alone allows.
 //
-// Called by: coordinator/planning/job_resolver.h, which reads network and data;
+// Called by: coordinator/planning/jobs/job_resolver.h, which reads network and data;
 // coordinator/planning/planner.h; every node, which receives the text and parses it again. Calls:
 // common/files/json_fields.h.
 //
@@ -76,7 +76,7 @@ struct MembershipSpec {
   std::int64_t max_workers = 64;
   std::int64_t replace_timeout_ms = 30000;
   /// Which batch stays constant when the number of workers changes: the global one (true) or each
-  /// worker's (false) (coordinator/planning/elastic_job.h has the rule of the learning rate).
+  /// worker's (false) (coordinator/planning/jobs/elastic_job.h has the rule of the learning rate).
   bool keeps_global_batch = false;
 };
 
@@ -109,6 +109,9 @@ struct JobSpec {
 /// Parses and checks. Errors name the key by its path ("optimizer.momentum"), the value and the
 /// remedy; an unknown key is refused with the nearest known name. Pure.
 absl::StatusOr<JobSpec> parse_job(std::string_view json_text);
+
+/// Whether the job has no number of iterations: programs train it, and know when they end.
+bool ends_with_program(const JobSpec& job);
 
 /// Reads and parses; the message of every error starts with the path.
 absl::StatusOr<JobSpec> load_job(const std::filesystem::path& path);

@@ -20,6 +20,7 @@ constexpr std::array kRules = {
     MethodRule{"/poseidon.v1.Coordinator/Attach", kNode, kCoordinator},
     MethodRule{"/poseidon.v1.Coordinator/UploadModel", kWorker, kCoordinator},
     MethodRule{"/poseidon.v1.Coordinator/Submit", kOperator, kCoordinator},
+    MethodRule{"/poseidon.v1.Coordinator/Declare", kWorker, kCoordinator},
     MethodRule{"/poseidon.v1.Coordinator/GetStatus", kOperator, kCoordinator},
     MethodRule{"/poseidon.v1.Coordinator/Trace", kOperator, kCoordinator},
     MethodRule{"/poseidon.v1.Coordinator/ListCheckpoints", kOperator, kCoordinator},

@@ -51,6 +51,7 @@ TEST(Roles, WhoMayCallWhat) {
   EXPECT_EQ(callers("/poseidon.v1.Coordinator/Attach"), "SW");
   EXPECT_EQ(callers("/poseidon.v1.Coordinator/UploadModel"), "W");
   EXPECT_EQ(callers("/poseidon.v1.Coordinator/Submit"), "O");
+  EXPECT_EQ(callers("/poseidon.v1.Coordinator/Declare"), "W");
   EXPECT_EQ(callers("/poseidon.v1.Coordinator/GetStatus"), "O");
   EXPECT_EQ(callers("/poseidon.v1.Coordinator/ListCheckpoints"), "O");
   EXPECT_EQ(callers("/poseidon.v1.Coordinator/RequestCheckpoint"), "O");

@@ -171,6 +171,7 @@ void Cluster::handle_join(NodeLink* link, const v1::Join& join) {
   absl::StatusOr<NodeInfo> node = admit(join, link->peer_host());
   if (node.ok() && returns_.is_beyond_epoch(*node, join)) returns_.end_outdated_epoch(*node, join);
   if (node.ok() && join.has_resume() && returns_.reattach(link, *node, join.resume())) return;
+  if (node.ok()) node = with_its_job(*std::move(node));
   if (node.ok() && !context_.state->skip_epochs(node->newest_epoch.value())) {
     node = absl::InvalidArgumentError(
         absl::StrCat("Join.newest_epoch is ", join.newest_epoch(),
@@ -196,6 +197,19 @@ void Cluster::handle_join(NodeLink* link, const v1::Join& join) {
                    member->software_version.empty() ? "unknown" : member->software_version, ")"));
   probes_.on_join(*member);
   host_.members_changed();
+}
+
+/// A program that comes when its job is over would wait for ever.
+absl::StatusOr<NodeInfo> Cluster::with_its_job(NodeInfo node) const {
+  if (node.job.empty()) return node;
+  const JobRun* const job = host_.job();
+  if (job != nullptr && job->description().id == node.job && !job->ended()) return node;
+  return absl::FailedPreconditionError(
+      absl::StrCat("job ", one_line(node.job), ", which this program serves, ",
+                   job != nullptr && job->description().id == node.job
+                       ? absl::StrCat("is over: it is ", job_state_name(job->state()))
+                       : "is not the job of this cluster",
+                   "; start the program again for another run"));
 }
 
 std::string Cluster::join_note(NodeRole role) const {
@@ -428,6 +442,10 @@ void Cluster::end_upload(std::uint64_t epoch, const absl::Status& status) {
 
 absl::StatusOr<v1::SubmitResponse> Cluster::submit(const v1::SubmitRequest& request) {
   return submissions_.submit(request, std::nullopt);
+}
+
+absl::StatusOr<v1::DeclareResponse> Cluster::declare(const v1::DeclareRequest& request) {
+  return submissions_.declare(request);
 }
 
 absl::StatusOr<v1::ListCheckpointsResponse> Cluster::list_checkpoints(

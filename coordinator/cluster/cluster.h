@@ -53,7 +53,7 @@
 #include "coordinator/job/job_run.h"
 #include "coordinator/members/membership.h"
 #include "coordinator/members/node_streams.h"
-#include "coordinator/planning/job_resolver.h"
+#include "coordinator/planning/jobs/job_resolver.h"
 #include "coordinator/records/durable_job.h"
 #include "coordinator/watch/address_probes.h"
 #include "coordinator/watch/scrape_targets.h"
@@ -84,6 +84,7 @@ class Cluster {
 
   // ---- calls of operators, who speak our protocol version ----
   absl::StatusOr<v1::SubmitResponse> submit(const v1::SubmitRequest& request);
+  absl::StatusOr<v1::DeclareResponse> declare(const v1::DeclareRequest& request);
   /// `asker`: whose further questions are known by it.
   absl::StatusOr<v1::GetStatusResponse> status(const v1::GetStatusRequest& request,
                                                const std::string& asker = "");
@@ -145,6 +146,7 @@ class Cluster {
  private:
   JobSurroundings surroundings();
   void handle_join(NodeLink* link, const v1::Join& join);
+  absl::StatusOr<NodeInfo> with_its_job(NodeInfo node) const;
   std::string join_note(NodeRole role) const;
   void handle_member(NodeId from, const v1::NodeMessage& message);
   JobActions handle_report(NodeId from, const v1::NodeMessage& message);

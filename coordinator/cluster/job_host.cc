@@ -275,7 +275,7 @@ void JobHost::leave_stopped_run() {
   StoppedRun run{.snapshot = from->snapshot,
                  .job_id = job_->description().id,
                  .job_json = from->job_json,
-                 .iterations = job_->description().iterations};
+                 .iterations = job_->iterations().value_or(0)};
   std::vector<std::string> addresses;
   const std::vector<NodeInfo> nodes = membership_.nodes();
   for (const std::string& store : from->stores) addresses.push_back(store_address(nodes, store));
@@ -315,7 +315,18 @@ void JobHost::depart(const Departure& departure, const absl::Status& status, Dep
 void JobHost::members_changed() {
   targets_.update(membership_.nodes());
   extend_deadlines(context_.now());  // a newcomer may have ended the isolation
-  if (job_ && !job_->ended()) apply(job_->on_members(membership_.nodes(), context_.now()));
+  if (job_ && !job_->ended()) apply(job_->on_members(candidates(), context_.now()));
+}
+
+/// Members that may serve the job.
+std::vector<NodeInfo> JobHost::candidates() const {
+  std::vector<NodeInfo> nodes = membership_.nodes();
+  const JobDescription& job = job_->description();
+  const std::string serves = job.programs.train_it ? job.id : "";
+  std::erase_if(nodes, [&serves](const NodeInfo& node) {
+    return node.role == NodeRole::kWorker && node.job != serves;
+  });
+  return nodes;
 }
 
 bool JobHost::extend_deadlines(Nanoseconds now) {
@@ -402,7 +413,7 @@ void JobHost::install(std::unique_ptr<JobRun> job, const v1::SubmitRequest& requ
   if (context_.shutting_down) {
     apply(job_->fail("the coordinator is stopping", context_.now()));
   } else {
-    apply(job_->on_members(membership_.nodes(), context_.now()));
+    apply(job_->on_members(candidates(), context_.now()));
   }
 }
 

@@ -102,6 +102,7 @@ class JobHost {
 
  private:
   bool has_streams() const;
+  std::vector<NodeInfo> candidates() const;
   void apply_one(const JobAction& action);
   void after_actions();
   v1::CoordinatorMessage calibrate_message(const CalibrationTask& task) const;

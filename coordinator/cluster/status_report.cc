@@ -55,7 +55,7 @@ void StatusReport::fill_job(v1::GetStatusResponse& out) const {
     out.set_message("no message from any node at the moment: training may be further than shown");
   }
   out.set_iteration(static_cast<std::uint64_t>(progress.completed));
-  out.set_iterations(static_cast<std::uint64_t>(description.iterations));
+  out.set_iterations(static_cast<std::uint64_t>(host_.job()->iterations().value_or(0)));
   out.set_epoch(host_.job()->epoch().value());
   out.set_unsaved(view.ending.ended_unsaved());
   if (progress.loss) out.set_loss(*progress.loss);
@@ -260,7 +260,7 @@ CoordinatorFigures StatusReport::figures(const std::set<NodeId>& silent_nodes) c
   const CheckpointCommit& checkpoints = view.checkpoints;
   job.id = host_.job()->description().id;
   job.state = job_state_name(host_.state());
-  job.iterations = host_.job()->description().iterations;
+  job.iterations = host_.job()->iterations().value_or(0);
   job.progress = host_.job()->progress(context_.now());
   if (host_.job()->ended()) job.progress.images_per_s = 0.0;  // its outcome is in its status
   job.epoch = host_.job()->epoch();

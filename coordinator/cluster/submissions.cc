@@ -7,12 +7,14 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/base/check.h"
 #include "common/base/text.h"
 #include "common/files/file_io.h"
 #include "common/threads/mutex.h"
 #include "coordinator/members/admission.h"
 #include "coordinator/planning/calibrate.h"
+#include "coordinator/planning/jobs/declared_job.h"
 #include "coordinator/planning/node_counts.h"
 #include "coordinator/planning/planner.h"
 #include "coordinator/records/durable_job.h"
@@ -91,6 +93,18 @@ absl::Status check_weights_stay(const std::filesystem::path& weights,
                    run_directory.string(), " begins; choose another --run-dir"));
 }
 
+absl::Status check_size(const v1::SubmitRequest& request, const ClusterOptions& options) {
+  if (request.job_json().size() > options.max_job_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("the job has ", request.job_json().size(),
+                                                   " bytes; at most ", options.max_job_bytes));
+  }
+  const std::size_t max_nodes = options.membership.max_nodes;
+  if (request.workers() > max_nodes || request.servers() > max_nodes) {
+    return absl::InvalidArgumentError(absl::StrCat("a cluster has at most ", max_nodes, " nodes"));
+  }
+  return absl::OkStatus();
+}
+
 /// A cluster that continues from a checkpoint may have lost a server for good, and the job cannot
 /// be changed: then it has fewer copies.
 absl::Status check_counts(const v1::SubmitRequest& request, const ResolvedJob& job,
@@ -141,15 +155,7 @@ absl::Status Submissions::reserve() {
 /// `source`: continue from this checkpoint, whose job is in the request.
 absl::StatusOr<v1::SubmitResponse> Submissions::submit(const v1::SubmitRequest& request,
                                                        std::optional<SnapshotId> source) {
-  if (request.job_json().size() > context_.options.max_job_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("the job has ", request.job_json().size(),
-                                                   " bytes; at most ",
-                                                   context_.options.max_job_bytes));
-  }
-  const std::size_t max_nodes = context_.options.membership.max_nodes;
-  if (request.workers() > max_nodes || request.servers() > max_nodes) {
-    return absl::InvalidArgumentError(absl::StrCat("a cluster has at most ", max_nodes, " nodes"));
-  }
+  POSEIDON_RETURN_IF_ERROR(check_size(request, context_.options));
   // One spelling, so that it cannot be taken for another directory.
   std::filesystem::path path = plain_folder(request.run_directory());
   const std::filesystem::path state = std::filesystem::absolute(context_.state->path());
@@ -212,6 +218,57 @@ absl::StatusOr<v1::SubmitResponse> Submissions::submit(const v1::SubmitRequest& 
   host_.install(
       std::make_unique<JobRun>(context_.options.job, std::move(description), context_.now()),
       request, *std::move(directory), progress_of_earlier(path, begin));
+  return response;
+}
+
+absl::StatusOr<v1::DeclareResponse> Submissions::declare(const v1::DeclareRequest& request) {
+  const v1::SubmitRequest& submit = request.submit();
+  POSEIDON_RETURN_IF_ERROR(check_size(submit, context_.options));
+  POSEIDON_ASSIGN_OR_RETURN(const ResolvedJob resolved, resolver_(submit.job_json()));
+  if (!resolved.is_declared) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("job ", resolved.name,
+                     " has a network, which poseidon-worker trains: submit "
+                     "it; a program's job declares its layers"));
+  }
+  if (submit.workers() < 1 || request.rank() > submit.workers()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("rank %d of %d workers: give the number of workers, and ranks below it",
+                        std::int64_t{request.rank()} - 1, submit.workers()));
+  }
+  if (auto response = declared_already(submit, resolved.name)) return *std::move(response);
+  absl::StatusOr<v1::SubmitResponse> started = this->submit(submit, std::nullopt);
+  if (!started.ok()) {
+    // Another worker of the same program may have been first.
+    if (auto response = declared_already(submit, resolved.name)) return *std::move(response);
+    return started.status();
+  }
+  v1::DeclareResponse response;
+  *response.mutable_job() = *std::move(started);
+  response.set_is_first(true);
+  return response;
+}
+
+/// Nothing where no such job is active.
+std::optional<absl::StatusOr<v1::DeclareResponse>> Submissions::declared_already(
+    const v1::SubmitRequest& request, const std::string& name) const {
+  MutexLock lock(context_.mutex);
+  if (is_under_way_) {
+    return absl::UnavailableError("a job is being submitted at this moment; try again");
+  }
+  if (!host_.is_active()) return std::nullopt;
+  const JobDescription& job = host_.job()->description();
+  if (!job.programs.train_it || job.name != name) return std::nullopt;
+  const std::string difference = declared_difference(
+      {.json = request.job_json(), .workers = request.workers(), .servers = request.servers()},
+      {.json = job.job_json, .workers = job.workers, .servers = job.servers});
+  if (!difference.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this program is not the one that job ", job.id, " began with: ", difference));
+  }
+  v1::DeclareResponse response;
+  response.mutable_job()->set_job_id(job.id);
+  response.mutable_job()->set_run_directory(job.run_directory);
   return response;
 }
 
@@ -341,6 +398,7 @@ JobDescription Submissions::describe(const v1::SubmitRequest& request, const Res
   description.max_workers = resolved.max_workers;
   description.batch_size = resolved.batch_size;
   description.iterations = resolved.iterations;
+  description.programs = {.train_it = resolved.is_declared, .end_it = resolved.ends_with_programs};
   description.learning_rate = resolved.learning_rate;
   description.job_json = request.job_json();
   description.run_directory = run_directory;
@@ -350,9 +408,12 @@ JobDescription Submissions::describe(const v1::SubmitRequest& request, const Res
   description.checkpoints.every = resolved.checkpoint_every;
   description.test_every = resolved.test_every;
   description.replace_timeout = Milliseconds(resolved.replace_timeout_ms);
-  description.replan = resolved.sync.replan;
-  description.plans = {.key = resolved.plans_key, .earlier = earlier_plans(resolved.plans_key)};
-  description.with_workers = resolved.with_workers;
+  description.plans = {.replan = resolved.sync.replan,
+                       .key = resolved.plans_key,
+                       .earlier = earlier_plans(resolved.plans_key)};
+  if (!resolved.is_declared) description.with_workers = resolved.with_workers;
+  // A program cannot be told of another number of workers yet.
+  if (resolved.is_declared && request.workers() > 0) description.min_workers = request.workers();
   description.check_model = resolved.check_model;
   const PlannerInput input{.layers = resolved.layers,
                            .batch_size = resolved.batch_size,

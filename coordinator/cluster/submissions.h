@@ -20,7 +20,7 @@
 #include "absl/status/statusor.h"
 #include "coordinator/cluster/job_host.h"
 #include "coordinator/cluster/status_report.h"
-#include "coordinator/planning/job_resolver.h"
+#include "coordinator/planning/jobs/job_resolver.h"
 #include "poseidon/v1/control.pb.h"
 
 namespace poseidon {
@@ -41,6 +41,8 @@ class Submissions {
   /// `source`: continue from this checkpoint, whose job is in the request.
   absl::StatusOr<v1::SubmitResponse> submit(const v1::SubmitRequest& request,
                                             std::optional<SnapshotId> source);
+  /// A program names its job: starts it, or checks that the active one is equal.
+  absl::StatusOr<v1::DeclareResponse> declare(const v1::DeclareRequest& request);
   bool is_under_way() const { return is_under_way_; }
 
   /// Of a job that an earlier process took; without id, epoch and committed checkpoints.
@@ -55,6 +57,8 @@ class Submissions {
 
  private:
   absl::Status reserve();
+  std::optional<absl::StatusOr<v1::DeclareResponse>> declared_already(
+      const v1::SubmitRequest& request, const std::string& name) const;
   JobDescription describe(const v1::SubmitRequest& request, const ResolvedJob& resolved,
                           const std::string& run_directory) const;
   PlanMemory earlier_plans(const std::string& key) const;

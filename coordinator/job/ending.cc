@@ -67,11 +67,37 @@ void Ending::tick_trained(Nanoseconds now, JobActions& actions) {
   end(true, "", now, actions);
 }
 
-void Ending::on_finished(Participant& worker, Nanoseconds now, JobActions& actions) {
+/// The first program that has finished tells by that how many iterations the job has.
+void Ending::take_end(const Participant& worker, JobActions& actions) {
   const Iteration reported = job_.run->iterations.next(WorkerRank(worker.index));
-  if (reported != job_.description.iterations) {
+  if (job_.known_iterations() || reported < job_.run->iterations.newest()) return;
+  job_.iterations = reported;
+  saving_.end_at(reported, actions);
+}
+
+void Ending::fail_apart(const Participant& worker, Nanoseconds now, JobActions& actions) {
+  const Iteration reported = job_.run->iterations.next(WorkerRank(worker.index));
+  const Iteration others = std::max(job_.run->iterations.newest(), reported);
+  fail(others > reported
+           ? absl::StrFormat("%s has finished after %d iterations, but another worker trains "
+                             "iteration %d; all programs of a job must end after as many",
+                             participant_text(worker), reported, others)
+           : absl::StrFormat("%s trains iteration %d, but another worker has finished after %d; "
+                             "all programs of a job must end after as many",
+                             participant_text(worker), reported + 1, job_.iterations),
+       now, actions);
+}
+
+void Ending::on_finished(Participant& worker, Nanoseconds now, JobActions& actions) {
+  take_end(worker, actions);
+  const Iteration reported = job_.run->iterations.next(WorkerRank(worker.index));
+  if (job_.description.programs.end_it && reported != job_.iterations) {
+    fail_apart(worker, now, actions);
+    return;
+  }
+  if (reported != job_.iterations) {
     fail(absl::StrFormat("%s says it has finished, but reported %d of %d iterations",
-                         participant_text(worker), reported, job_.description.iterations),
+                         participant_text(worker), reported, job_.iterations),
          now, actions);
     return;
   }
@@ -85,11 +111,12 @@ void Ending::on_finished(Participant& worker, Nanoseconds now, JobActions& actio
 
 void Ending::on_model_announced(const Participant& worker, const std::string& sha256,
                                 JobActions& actions) {
+  if (worker.index == 0) take_end(worker, actions);
   const Iteration reported = job_.run->iterations.next(WorkerRank(worker.index));
-  if (worker.index != 0 || reported != job_.description.iterations) {
+  if (worker.index != 0 || reported != job_.iterations) {
     refuse(actions, Refusal::kWrongState,
            absl::StrFormat("a model announced by %s after %d of %d iterations",
-                           participant_text(worker), reported, job_.description.iterations));
+                           participant_text(worker), reported, job_.iterations));
   } else if (sha256.size() != kSha256Bytes) {
     refuse(actions, Refusal::kMalformed,
            absl::StrFormat("a model announced with a digest of %d bytes", sha256.size()));
@@ -174,7 +201,7 @@ void Ending::settle(Nanoseconds now, JobActions& actions) {
   const Iteration saved = newest == nullptr ? 0 : newest->iteration();
   std::string left = "there is no checkpoint of it";
   if (newest != nullptr) {
-    left = saved == job_.description.iterations
+    left = saved == job_.iterations
                ? "`poseidon checkpoint export` writes the model of its end from checkpoint "
                : "`poseidon checkpoint restore` goes on from checkpoint ";
     left += snapshot_name(newest->snapshot);
@@ -204,7 +231,7 @@ bool Ending::waits_to_stop(Nanoseconds now) const {
   if (job_.state() == JobState::kHalting || job_.state() == JobState::kSaving) return true;
   if (job_.state() != JobState::kRunning) return false;
   const Iteration completed = job_.run->iterations.completed();
-  if (completed == job_.description.iterations) return true;
+  if (completed == job_.iterations) return true;
   // A periodic one will do as well as the one that was asked for.
   const auto& committed = job_.checkpoints.committed();
   const auto saved = committed.lower_bound(snapshot_id(job_.run->epoch, stopping_->completed));

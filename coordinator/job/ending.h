@@ -43,6 +43,8 @@ class Ending {
   void tick_trained(Nanoseconds now, JobActions& actions);
   /// The worker says that it has done everything.
   void on_finished(Participant& worker, Nanoseconds now, JobActions& actions);
+  /// The programs of the job end after different iterations, as this worker's shows.
+  void fail_apart(const Participant& worker, Nanoseconds now, JobActions& actions);
   /// It is worker 0, has reported everything, and is about to send the model with this digest.
   void on_model_announced(const Participant& worker, const std::string& sha256,
                           JobActions& actions);
@@ -82,6 +84,7 @@ class Ending {
   JobState ended_from() const { return ended_from_; }
 
  private:
+  void take_end(const Participant& worker, JobActions& actions);
   struct Stopping {
     std::string why;
     Iteration completed = 0;  ///< when it was told to

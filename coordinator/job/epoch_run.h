@@ -17,7 +17,7 @@
 #include "coordinator/job/reports/calibration_run.h"
 #include "coordinator/job/reports/reports.h"
 #include "coordinator/planning/calibrate.h"
-#include "coordinator/planning/elastic_job.h"
+#include "coordinator/planning/jobs/elastic_job.h"
 
 namespace poseidon {
 

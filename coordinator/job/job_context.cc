@@ -27,6 +27,7 @@ JobContext::JobContext(const JobRunOptions& the_options, JobDescription the_desc
                        Nanoseconds now)
     : options(the_options),
       description(std::move(the_description)),
+      iterations(description.iterations),
       states(now),
       checkpoints(options.checkpoints, description.checkpoints.keep, description.iterations,
                   description.committed),

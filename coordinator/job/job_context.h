@@ -35,6 +35,8 @@ struct JobContext {
 
   const JobRunOptions options;
   const JobDescription description;
+  /// Of the job. A bound while only its programs know, which tell when they finish.
+  Iteration iterations = 0;
   JobStateMachine states;
   std::string message;  ///< what goes on, or why the job has ended, for people
   /// Why the last epoch was over before it trained; "" once one trains.
@@ -57,6 +59,10 @@ struct JobContext {
   /// Behind a message: "; the attempt before failed: ...", or "".
   std::string last_failure_text() const {
     return last_failure.empty() ? "" : absl::StrCat("; the attempt before failed: ", last_failure);
+  }
+  std::optional<Iteration> known_iterations() const {
+    if (description.programs.end_it && iterations == description.iterations) return std::nullopt;
+    return iterations;
   }
   bool has_trained() const { return pace.has_begun(); }  ///< in this epoch or before
   /// What the next epoch may begin from, newest last.

@@ -4,7 +4,7 @@
 //
 // Called by: coordinator/cluster/submissions.h fills it; all of coordinator/job reads it.
 // Calls: nothing. What depends on the job format and the networks comes as pure functions, from
-// coordinator/planning/job_resolver.h.
+// coordinator/planning/jobs/job_resolver.h.
 
 #include <cstdint>
 #include <functional>
@@ -26,7 +26,7 @@
 #include "coordinator/job/reports/standstill.h"
 #include "coordinator/members/mishaps.h"
 #include "coordinator/planning/calibrate.h"
-#include "coordinator/planning/elastic_job.h"
+#include "coordinator/planning/jobs/elastic_job.h"
 
 namespace poseidon {
 
@@ -68,6 +68,13 @@ struct JobDescription {
   std::int64_t max_workers = 64;
   std::int64_t batch_size = 0;  ///< per worker
   Iteration iterations = 0;
+  /// Of programs outside (models/net/model_layout.h).
+  struct Programs {
+    bool train_it = false;  ///< its workers serve this job alone
+    /// It ends when all workers have finished after as many iterations; `iterations` is a bound.
+    bool end_it = false;
+  };
+  Programs programs;
   /// Pure; of the step that ends an iteration.
   std::function<double(Iteration)> learning_rate;
   std::string job_json;  ///< as submitted
@@ -95,9 +102,9 @@ struct JobDescription {
   /// Pure; what becomes of the job with so many workers. Null: only ever with as many.
   std::function<absl::StatusOr<ElasticJob>(std::uint32_t begun_with, std::uint32_t workers)>
       with_workers;
-  /// Whether a plan that measured times say is better takes the place of the one in force.
-  bool replan = true;
   struct Plans {
+    /// Whether a plan that measured times say is better takes the place of the one in force.
+    bool replan = true;
     std::string key;     ///< under which StateDirectory keeps them; "": nothing is kept
     PlanMemory earlier;  ///< what it had when the job was described
   };

@@ -121,8 +121,8 @@ JobActions JobRun::on_departure(const Departure& departure, Nanoseconds now) {
   if (participant == nullptr || is_lost(*participant)) return actions;
   const EpochRun& run = *job_.run;
   // After a restart of the coordinator: the nodes had heard of the end, the disk had not.
-  const bool all_is_done = run.model_stored && run.tests.pending() == 0 &&
-                           run.iterations.completed() == job_.description.iterations;
+  const bool all_is_done =
+      run.model_stored && run.tests.pending() == 0 && run.iterations.completed() == job_.iterations;
   // While the others halt, each node that is lost is one less to wait for, whatever it had
   // finished.
   const bool part_is_done =

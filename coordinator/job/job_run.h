@@ -218,6 +218,8 @@ class JobRun {
   bool ended() const { return job_.ended(); }
   Epoch epoch() const { return job_.run->epoch; }
   const JobDescription& description() const { return job_.description; }
+  /// The job's number of iterations; nothing while only its programs know it.
+  std::optional<Iteration> iterations() const { return job_.known_iterations(); }
   JobProgress progress(Nanoseconds now) const;
   JobCounts counts() const;  ///< for metrics
   JobView view() const;

@@ -40,7 +40,7 @@ std::optional<LackingReports> JobRun::on_rejoin(const ReturningNode& back, JobAc
     if (missed_halt) actions.emplace_back(SendHalt{back.node});
     return lacks;
   }
-  if (back.oldest < 0 || back.oldest > job_.description.iterations) return std::nullopt;
+  if (back.oldest < 0 || back.oldest > job_.iterations) return std::nullopt;
   participant->kept_until = back.next;
   const WorkerRank rank(participant->index);
   const Iteration next = run.iterations.next(rank);

@@ -56,8 +56,7 @@ bool PlannedChange::pays_to_grow(std::size_t workers, Nanoseconds now) const {
   if (images_per_s <= 0.0) return true;
   const auto has = static_cast<double>(job_.workers().size());
   const double iteration_s = has * static_cast<double>(job_.run->elastic.batch_size) / images_per_s;
-  const auto left =
-      static_cast<double>(job_.description.iterations - job_.run->iterations.completed());
+  const auto left = static_cast<double>(job_.iterations - job_.run->iterations.completed());
   const double saved_s = left * iteration_s * (1.0 - has / static_cast<double>(workers));
   return saved_s > seconds(recovery_.change_cost());
 }
@@ -114,7 +113,7 @@ void PlannedChange::on_measured_times(const std::vector<LayerTimes>& times, Nano
   run.replan = decision->state;
   if (!decision->plan) return;
   compare_plans(*decision, actions);
-  const bool may = job_.description.replan && plan_changes_ < job_.options.max_plan_changes;
+  const bool may = job_.description.plans.replan && plan_changes_ < job_.options.max_plan_changes;
   if (may && !change_ && now >= std::max(change_after_, replan_after_)) {
     ++plan_changes_;
     change_ = {.why = absl::StrCat("a better plan: ", run.recommendation),
@@ -179,7 +178,7 @@ bool PlannedChange::is_committed() const {
 
 /// A run that is all but over is not gone back for.
 bool PlannedChange::is_worth_it() const {
-  return job_.run->iterations.completed() + kLeastIterationsLeft < job_.description.iterations;
+  return job_.run->iterations.completed() + kLeastIterationsLeft < job_.iterations;
 }
 
 /// The change that is planned is not made sooner. Servers that are missing do not wait until the

@@ -66,8 +66,8 @@ void Preparation::begin_calibration(Nanoseconds now, JobActions& actions) {
   const Roster& roster = job_.roster();
   job_.states.transition(JobEvent::kMeasure, now);
   job_.run->calibration.emplace(job_.options.calibration, nodes_of(roster.workers),
-                                nodes_of(roster.servers), job_.description.layers,
-                                job_.description.iterations, now);
+                                nodes_of(roster.servers), job_.description.layers, job_.iterations,
+                                now);
   job_.log(absl::StrFormat(
                "enough nodes are here; measuring %d workers, %d servers and the network (epoch %d)",
                roster.workers.size(), roster.servers.size(), job_.run->epoch.value()),
@@ -309,10 +309,10 @@ void Preparation::begin_training(std::optional<Nanoseconds> stopped, Nanoseconds
     where =
         absl::StrFormat("goes on at iteration %d (%s)", run.first_iteration, job_.source.text());
   }
-  job_.log(absl::StrFormat(
-               "every node is ready, training %s: %d iterations, %d workers of batch %d", where,
-               job_.description.iterations, job_.workers().size(), run.elastic.batch_size),
-           actions, stopped ? LogLine::Kind::kRecovery : LogLine::Kind::kJob);
+  job_.log(
+      absl::StrFormat("every node is ready, training %s: %d iterations, %d workers of batch %d",
+                      where, job_.iterations, job_.workers().size(), run.elastic.batch_size),
+      actions, stopped ? LogLine::Kind::kRecovery : LogLine::Kind::kJob);
 }
 
 }  // namespace poseidon

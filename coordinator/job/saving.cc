@@ -77,8 +77,7 @@ bool Saving::on_report(const Participant& from, CheckpointCommit::Report report,
                            job_.description.id, job_state_name(job_.state())));
     return false;
   }
-  if (report.iteration <= job_.run->first_iteration ||
-      report.iteration > job_.description.iterations) {
+  if (report.iteration <= job_.run->first_iteration || report.iteration > job_.iterations) {
     refuse(actions, Refusal::kWrongIteration,
            absl::StrFormat("CheckpointReport of iteration %d from %s", report.iteration,
                            participant_text(from)));
@@ -98,9 +97,9 @@ absl::Status Saving::ask(Nanoseconds now, JobActions& actions) {
         "job %s is %s: there is nothing to save just now", job.id, job_state_name(job_.state())));
   }
   if (job_.checkpoints.asked_for()) return absl::OkStatus();
-  if (job_.run->iterations.completed() == job.iterations) {
+  if (job_.run->iterations.completed() == job_.iterations) {
     return absl::FailedPreconditionError(absl::StrCat("job ", job.id, " has done all its ",
-                                                      job.iterations, " iterations; its model is ",
+                                                      job_.iterations, " iterations; its model is ",
                                                       job.run_directory, "/model.safetensors"));
   }
   absl::StatusOr<CheckpointActions> asked =
@@ -132,7 +131,7 @@ bool Saving::is_open() const {
   if (job_.checkpoints.any_in_the_making()) return true;
   const Iteration every = job_.description.checkpoints.every;
   if (every == 0) return false;
-  Iteration due = job_.description.iterations / every * every;
+  Iteration due = job_.iterations / every * every;
   for (int i = 0; i < kMostUnderWay && due > job_.run->first_iteration; ++i, due -= every) {
     if (!job_.checkpoints.is_settled(due)) return true;
   }

@@ -47,6 +47,10 @@ class Saving {
   void save_held(Iteration version, Nanoseconds now, JobActions& actions);
   /// Servers may still be storing checkpoints: one that was due, or one that was asked for.
   bool is_open() const;
+  /// The job has no iteration after this one: gives up what was asked for later ones.
+  void end_at(Iteration last, JobActions& actions) {
+    carry_out(job_.checkpoints.end_at(last), actions);
+  }
   /// While the job trains: tells when there are fewer copies than checkpoint.replicas asks for, and
   /// asks for a checkpoint as soon as that gives enough of them.
   void watch_copies(Nanoseconds now, JobActions& actions);

@@ -23,10 +23,14 @@ void Training::on_iteration(const Participant& worker, Iteration iteration, doub
                             Nanoseconds age, Nanoseconds now, JobActions& actions) {
   const WorkerRank rank(worker.index);
   const Iteration expected = job_.run->iterations.next(rank);
-  if (iteration != expected || iteration >= job_.description.iterations) {
+  if (job_.description.programs.end_it && iteration == expected && iteration >= job_.iterations) {
+    ending_.fail_apart(worker, now, actions);
+    return;
+  }
+  if (iteration != expected || iteration >= job_.iterations) {
     refuse(actions, iteration < expected ? Refusal::kDuplicate : Refusal::kWrongIteration,
            absl::StrFormat("report of iteration %d from %s; %d of %d comes next", iteration,
-                           participant_text(worker), expected, job_.description.iterations));
+                           participant_text(worker), expected, job_.iterations));
     return;
   }
   job_.states.note_progress(now);
@@ -98,7 +102,7 @@ std::optional<Iteration> Training::test_under_way() const {
   if (job_.state() != JobState::kRunning || !job_.description.test_every) return std::nullopt;
   const Iteration steps = job_.run->iterations.completed();
   const Iteration every = *job_.description.test_every;
-  const bool is_due = steps == job_.description.iterations || (every > 0 && steps % every == 0);
+  const bool is_due = steps == job_.iterations || (every > 0 && steps % every == 0);
   return steps > 0 && is_due && !job_.run->tests.are_told(steps) ? std::optional(steps)
                                                                  : std::nullopt;
 }
@@ -109,7 +113,7 @@ void Training::on_test(const Participant& worker, Iteration iteration, const Tes
   const std::string who = participant_text(worker);
   // 2^40 samples: beyond any test set, and the sum over ranks cannot wrap.
   if (part.correct > part.samples || part.samples > (std::uint64_t{1} << 40) || iteration < 0 ||
-      iteration > job_.description.iterations || !job_.run->tests.has_room(iteration)) {
+      iteration > job_.iterations || !job_.run->tests.has_room(iteration)) {
     refuse(actions, Refusal::kMalformed,
            absl::StrFormat("TestReport from %s: %d of %d correct at iteration %d", who,
                            part.correct, part.samples, iteration));

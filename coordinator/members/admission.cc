@@ -79,6 +79,7 @@ absl::StatusOr<NodeInfo> admit(const v1::Join& join, const std::string& peer_hos
   POSEIDON_RETURN_IF_ERROR(check_text(join.device(), "device"));
   POSEIDON_RETURN_IF_ERROR(check_text(join.metrics_address(), "metrics_address"));
   POSEIDON_RETURN_IF_ERROR(check_text(join.software_version(), "software_version"));
+  POSEIDON_RETURN_IF_ERROR(check_text(join.job(), "job"));
   NodeInfo node;
   node.role = join.role() == v1::NODE_ROLE_SERVER ? NodeRole::kServer : NodeRole::kWorker;
   node.device = join.device();
@@ -87,6 +88,8 @@ absl::StatusOr<NodeInfo> admit(const v1::Join& join, const std::string& peer_hos
   node.incarnation = join.incarnation();
   node.machine = join.machine();
   node.peer_host = peer_host;
+  node.job = join.job();
+  if (join.rank() > 0) node.rank = WorkerRank(join.rank() - 1);
   node.address = join.address();
   if (!join.store_identity().empty() && !is_store_identity(join.store_identity())) {
     return absl::InvalidArgumentError("Join.store_identity is no identity of a store");
@@ -97,6 +100,14 @@ absl::StatusOr<NodeInfo> admit(const v1::Join& join, const std::string& peer_hos
   if (join.role() != v1::NODE_ROLE_WORKER && join.role() != v1::NODE_ROLE_SERVER) {
     return absl::InvalidArgumentError(absl::StrCat("Join.role is ", static_cast<int>(join.role()),
                                                    "; known: worker 1, server 2"));
+  }
+  if (node.role == NodeRole::kServer && !node.job.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Join.job is ", node.job, ", but only workers serve one job alone"));
+  }
+  if (node.rank && node.job.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Join.rank is ", join.rank(), " without Join.job, whose rank it would be"));
   }
   if (node.role == NodeRole::kServer && node.address.empty()) {
     return absl::InvalidArgumentError(

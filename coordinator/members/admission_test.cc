@@ -45,6 +45,29 @@ TEST(Admission, ANewestEpochIsAServersAndFits) {
   EXPECT_EQ(admit(join, "10.0.0.1")->newest_epoch, Epoch(0));
 }
 
+TEST(Admission, OnlyAWorkerServesOneJobAndHasARankThere) {
+  v1::Join join;
+  join.set_protocol_version(kProtocolVersion);
+  join.set_role(v1::NODE_ROLE_WORKER);
+  join.set_job("gpt-7");
+  absl::StatusOr<NodeInfo> node = admit(join, "10.0.0.1");
+  ASSERT_TRUE(node.ok()) << node.status();
+  EXPECT_EQ(node->job, "gpt-7");
+  EXPECT_EQ(node->rank, std::nullopt);
+  join.set_rank(3);
+  node = admit(join, "10.0.0.1");
+  ASSERT_TRUE(node.ok()) << node.status();
+  EXPECT_EQ(node->rank, WorkerRank(2));
+  join.set_job("gpt\n7");
+  EXPECT_TRUE(absl::IsInvalidArgument(admit(join, "10.0.0.1").status()));
+  join.set_job("");
+  EXPECT_THAT(admit(join, "10.0.0.1").status().message(), ::testing::HasSubstr("without Join.job"));
+  join.set_job("gpt-7");
+  join.set_role(v1::NODE_ROLE_SERVER);
+  join.set_address("10.0.0.1:4711");
+  EXPECT_THAT(admit(join, "10.0.0.1").status().message(), ::testing::HasSubstr("only workers"));
+}
+
 TEST(Admission, ALoopbackAddressIsForNodesOfTheCoordinatorsMachine) {
   v1::Join join;
   join.set_protocol_version(kProtocolVersion);

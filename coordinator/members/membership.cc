@@ -221,7 +221,9 @@ bool Membership::attach(const NodeInfo& node, Nanoseconds now) {
   if (!is_same_process(it->second.node, node)) return false;
   heard_from(node.id, now);
   it->second.attached = true;
-  it->second.node.machine = node.machine;      // no record of ours has it
+  it->second.node.machine = node.machine;  // no record of ours has this and the next two
+  it->second.node.job = node.job;
+  it->second.node.rank = node.rank;
   it->second.deadline = now + options_.lease;  // the time to come back was for this
   return true;
 }

@@ -49,13 +49,15 @@ struct NodeInfo {
   std::string device;
   std::string metrics_address;
   std::string software_version;
-  std::string store_identity;     ///< of a server's data directory; "" for a worker
-  Epoch newest_epoch;             ///< newest epoch with a checkpoint in it; 0: none
-  std::uint32_t process_id = 0;   ///< for people
-  std::uint64_t incarnation = 0;  ///< of the process; see Join
-  std::uint64_t machine = 0;      ///< equal on one machine; 0: unknown, as after a restart of ours
-  std::string peer_host;          ///< its address as the coordinator sees it
-  bool is_leaving = false;        ///< it said goodbye, or is drained: no job takes it
+  std::string store_identity;      ///< of a server's data directory; "" for a worker
+  Epoch newest_epoch;              ///< newest epoch with a checkpoint in it; 0: none
+  std::uint32_t process_id = 0;    ///< for people
+  std::uint64_t incarnation = 0;   ///< of the process; see Join
+  std::uint64_t machine = 0;       ///< equal on one machine; 0: unknown, as after a restart of ours
+  std::string peer_host;           ///< its address as the coordinator sees it
+  std::string job;                 ///< a worker's: serves this job alone; "": jobs of workers
+  std::optional<WorkerRank> rank;  ///< with `job`: the only rank that it may have
+  bool is_leaving = false;         ///< it said goodbye, or is drained: no job takes it
 };
 
 /// Whether both are the same process, not just the same address.

@@ -24,7 +24,7 @@ struct StoppedRun {
   SnapshotId snapshot;
   std::string job_id;
   std::string job_json;
-  Iteration iterations = 0;  ///< that the job wants
+  Iteration iterations = 0;  ///< that the job wants; 0: its programs know
   /// Where the servers hold the checkpoint; an error names those that are not connected.
   absl::StatusOr<v1::RestoreSource> source = v1::RestoreSource();
 };

@@ -130,7 +130,7 @@ void add_job(const JobFigures& job, MetricFamilies& families) {
   auto info = gauge_family("poseidon_job_info", "1, with the id of the job in progress or last");
   add_value(info, {{"id", job.id}}, 1.0);
   families.push_back(std::move(info));
-  gauge("poseidon_job_iterations", "Iterations that the job asks for",
+  gauge("poseidon_job_iterations", "Iterations that the job asks for; 0: its programs know",
         static_cast<double>(job.iterations));
   gauge("poseidon_job_iteration", "Iterations of the job that are complete",
         static_cast<double>(job.progress.completed));

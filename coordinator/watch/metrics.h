@@ -55,7 +55,7 @@ struct NewestCheckpoint {
 struct JobFigures {
   std::string id;
   std::string state;
-  Iteration iterations = 0;
+  Iteration iterations = 0;  ///< 0: not known yet
   JobProgress progress;
   Epoch epoch;
   std::optional<double> predicted_iteration_s;

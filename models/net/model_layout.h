@@ -3,7 +3,7 @@
 // What a cluster knows of a model: its layers with parameters, their tensors, and the state beside
 // them. No operators and no data: servers, planner and checkpoints need none. Pure.
 //
-// Called by: coordinator/planning/job_resolver.h, models/weights/encoded_model.h,
+// Called by: coordinator/planning/jobs/job_resolver.h, models/weights/encoded_model.h,
 // models/weights/checkpoint_model.h, worker/engine/model_file.h. Calls: net.h.
 
 #include <cstddef>

@@ -4,8 +4,8 @@
 // the file has them, named <layer>.<tensor>. Pure.
 //
 // Called by: worker/engine/model_file.h, which loads such files; models/weights/encoded_model.h,
-// which writes them; coordinator/planning/job_resolver.h, for the check of the model that worker 0
-// sends. Calls: model_layout.h.
+// which writes them; coordinator/planning/jobs/job_resolver.h, for the check of the model that
+// worker 0 sends. Calls: model_layout.h.
 
 #include <cstddef>
 #include <span>

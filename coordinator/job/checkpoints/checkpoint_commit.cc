@@ -193,6 +193,15 @@ CheckpointActions CheckpointCommit::ask_held(Iteration version, Nanoseconds now)
   return actions;
 }
 
+CheckpointActions CheckpointCommit::end_at(Iteration last_iteration) {
+  CheckpointActions actions;
+  last_iteration_ = last_iteration;
+  if (asked_ && *asked_ > last_iteration_) {
+    give_up(*asked_, "training ended before it", actions);
+  }
+  return actions;
+}
+
 void CheckpointCommit::ask_further(Nanoseconds now, CheckpointActions& actions) {
   asks_again_.reset();
   const Iteration least = asked_.value_or(0) + 1;

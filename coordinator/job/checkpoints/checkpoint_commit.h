@@ -166,6 +166,8 @@ class CheckpointCommit {
     return committed_.empty() ? nullptr : &committed_.rbegin()->second;
   }
   const std::optional<CheckpointOutcome>& last() const { return last_; }
+  /// Training ends there, as is known only now.
+  CheckpointActions end_at(Iteration last_iteration);
   /// The version that was asked for and is neither committed nor failed.
   std::optional<Iteration> asked_for() const { return asked_; }
   /// The same, while something of it may be awaited from this node: one of the stores, or nullopt
@@ -222,7 +224,7 @@ class CheckpointCommit {
 
   const CheckpointCommitOptions options_;
   const std::int64_t keep_;
-  const Iteration last_iteration_;
+  Iteration last_iteration_;
   OfEpoch epoch_;
   Iteration told_ = 0;  ///< all before it are in metrics.jsonl
   std::optional<Iteration> asked_;

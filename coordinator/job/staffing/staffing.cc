@@ -1,6 +1,7 @@
 #include "coordinator/job/staffing/staffing.h"
 
 #include <algorithm>
+#include <map>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -31,6 +32,25 @@ std::size_t least_workers(const StaffingNeeds& needs) {
 /// To go on with.
 std::size_t fewest_workers(const StaffingNeeds& needs) {
   return static_cast<std::size_t>(std::max<std::int64_t>(needs.min_workers, 1));
+}
+
+/// Puts each worker that must have a rank there, and the others in the other places in their order.
+/// Precondition: no two must have the same rank, and none one beyond the places.
+void put_at_ranks(std::vector<Participant>& workers) {
+  std::vector<Participant> placed(workers.size());
+  std::vector<bool> is_taken(workers.size(), false);
+  for (const Participant& worker : workers) {
+    if (!worker.node.rank) continue;
+    placed[worker.node.rank->value()] = worker;
+    is_taken[worker.node.rank->value()] = true;
+  }
+  std::size_t next = 0;
+  for (const Participant& worker : workers) {
+    if (worker.node.rank) continue;
+    while (is_taken[next]) ++next;
+    placed[next++] = worker;
+  }
+  workers = std::move(placed);
 }
 
 void put_in(const std::vector<std::size_t>& order, std::vector<Participant>& group) {
@@ -67,41 +87,74 @@ std::size_t Staffing::least_servers() const {
   return std::max<std::size_t>({needs_.servers, copies, 1});
 }
 
+/// Those that could begin. Of several that must have the same rank the last: a program that was
+/// started again may join before its former process is given up.
+std::vector<Participant> Staffing::first_workers() const {
+  const auto most =
+      static_cast<std::size_t>(needs_.workers > 0 ? needs_.workers : needs_.max_workers);
+  std::map<std::uint32_t, const NodeInfo*> at_rank;
+  std::size_t others = 0;
+  for (const NodeInfo& node : members_) {
+    if (node.is_leaving || node.role != NodeRole::kWorker) continue;
+    if (!node.rank) {
+      ++others;
+    } else if (node.rank->value() < most) {
+      at_rank[node.rank->value()] = &node;
+    }
+  }
+  if (!at_rank.empty()) {
+    others = std::min(others, most - at_rank.size());
+    // A place behind one that is empty cannot be given yet.
+    if (at_rank.rbegin()->first >= at_rank.size() + others) return {};
+  }
+  std::vector<Participant> workers;
+  for (const NodeInfo& node : members_) {
+    if (node.is_leaving || node.role != NodeRole::kWorker) continue;
+    if (node.rank) {
+      const auto found = at_rank.find(node.rank->value());
+      if (found == at_rank.end() || found->second != &node) continue;
+    } else if (others == 0) {
+      continue;
+    } else {
+      --others;
+    }
+    workers.push_back({.node = node});
+  }
+  return workers;
+}
+
 bool Staffing::has_enough() const {
-  return count_role(members_, NodeRole::kWorker) >= least_workers(needs_) &&
+  return first_workers().size() >= least_workers(needs_) &&
          count_role(members_, NodeRole::kServer) >= least_servers();
 }
 
 std::string Staffing::members_text() const {
-  return absl::StrFormat("%d of %d workers and %d of %d servers are here",
-                         std::min(count_role(members_, NodeRole::kWorker), least_workers(needs_)),
-                         least_workers(needs_),
-                         std::min(count_role(members_, NodeRole::kServer), least_servers()),
-                         least_servers());
+  return absl::StrFormat(
+      "%d of %d workers and %d of %d servers are here",
+      std::min(first_workers().size(), least_workers(needs_)), least_workers(needs_),
+      std::min(count_role(members_, NodeRole::kServer), least_servers()), least_servers());
 }
 
 bool Staffing::choose_nodes(const CheckpointManifest* like) {
-  const std::size_t max_workers =
-      needs_.workers > 0 ? needs_.workers : static_cast<std::size_t>(needs_.max_workers);
   const std::size_t max_servers = needs_.servers > 0 ? needs_.servers : SIZE_MAX;
   if (!has_enough()) return false;
-  std::vector<Participant> workers;
+  std::vector<Participant> workers = first_workers();
   std::vector<Participant>& servers = roster_.servers;
   for (const NodeInfo& node : members_) {
-    if (node.is_leaving) continue;
-    if (node.role == NodeRole::kWorker) {
-      workers.push_back({.node = node});
-    } else if (servers.size() < max_servers) {
-      servers.push_back({.node = node, .index = static_cast<std::uint32_t>(servers.size())});
-    }
+    if (node.is_leaving || node.role != NodeRole::kServer || servers.size() >= max_servers)
+      continue;
+    servers.push_back({.node = node, .index = static_cast<std::uint32_t>(servers.size())});
   }
-  const std::size_t count = std::min(workers.size(), max_workers);
+  const std::size_t count =
+      std::min(workers.size(),
+               static_cast<std::size_t>(needs_.workers > 0 ? needs_.workers : needs_.max_workers));
   if (like != nullptr && like->workers == count && !like->plan.leaders.empty()) {
     put_in(rank_order_for(like->plan.leaders, machines_of(workers)), workers);
   } else {
     put_in(rank_order(machines_of(workers)), workers);
   }
   workers.resize(count);
+  put_at_ranks(workers);
   for (std::uint32_t rank = 0; rank < workers.size(); ++rank) workers[rank].index = rank;
   roster_.workers = std::move(workers);
   return true;
@@ -111,6 +164,7 @@ bool Staffing::choose_nodes(const CheckpointManifest* like) {
 
 bool Staffing::may_try(const NodeInfo& node, const StaffingSearch& search) const {
   if (node.is_leaving) return false;
+  if (search.place && node.rank && node.rank->value() != *search.place) return false;
   if (!search.needed && would_slow_all(node)) return false;
   return suspects_.may_try(node, search.needed, search.now);
 }
@@ -192,9 +246,14 @@ std::string Staffing::fill_vacancies(const StaffingSearch& search) {
     p.is_cut_off = false;
     p.kept_until = 0;
   };
+  const auto search_for = [&search](const Participant& p) {
+    StaffingSearch one = search;
+    one.place = p.index;
+    return one;
+  };
   for (Participant& p : roster_.workers) {
     if (!is_lost(p)) continue;
-    if (const NodeInfo* node = idle_beside_group(p, search)) fill(p, *node);
+    if (const NodeInfo* node = idle_beside_group(p, search_for(p))) fill(p, *node);
   }
   std::vector<std::string> vacant;
   for (auto* group : roster_.groups()) {
@@ -204,8 +263,8 @@ std::string Staffing::fill_vacancies(const StaffingSearch& search) {
       // A server that is here and only out of others' reach is not waited for.
       const bool waits_for_data = is_server && search.in_time && !p.is_cut_off;
       const std::string* store = waits_for_data ? &p.node.store_identity : nullptr;
-      const NodeInfo* node = next_idle(p.node.role, store, search);
-      if (node == nullptr) node = itself_again(p, search);
+      const NodeInfo* node = next_idle(p.node.role, store, search_for(p));
+      if (node == nullptr) node = itself_again(p, search_for(p));
       if (node != nullptr) {
         fill(p, *node);
       } else {
@@ -319,7 +378,8 @@ bool Staffing::can_do_without(const Participant& participant, const CheckpointMa
   if (!is_worker && source != nullptr && !is_reachable_without(members_, *source, has_its_store)) {
     return false;
   }
-  if (next_idle(participant.node.role, nullptr, {.now = now}) != nullptr) return true;
+  const StaffingSearch search{.now = now, .place = participant.index};
+  if (next_idle(participant.node.role, nullptr, search) != nullptr) return true;
   const auto& group = is_worker ? roster_.workers : roster_.servers;
   const auto left = static_cast<std::size_t>(std::ranges::count_if(
       group, [&](const auto& p) { return !is_lost(p) && p.node.id != participant.node.id; }));

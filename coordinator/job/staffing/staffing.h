@@ -11,11 +11,13 @@
 //  1. A member has at most one place.
 //  2. A vacant or additional place is given only to a member that Suspects allows.
 //  3. No place is given to a member that is leaving.
+//  4. A worker that must have a rank (NodeInfo::rank) has that one or none.
 
 #include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,6 +57,9 @@ struct StaffingSearch {
   bool needed = false;
   /// The plan in force, whose groups a newcomer may belong to; null before the first one.
   const Plan* plan = nullptr;
+  /// The rank or index that is vacant: a worker that must have another rank does not fit. Nothing:
+  /// any place.
+  std::optional<std::uint32_t> place = std::nullopt;
 };
 
 /// One job's. One thread only. Pointers and references are valid until the next call that is not
@@ -65,7 +70,7 @@ class Staffing {
       : needs_(std::move(needs)), suspects_(mishaps, checkpoints) {}
 
   // ---- who is here ----
-  /// The cluster's members, in order of joining.
+  /// The cluster's members that may serve the job, in order of joining.
   const std::vector<NodeInfo>& members() const { return members_; }
   void set_members(const std::vector<NodeInfo>& members) { members_ = members; }
   /// The member has left the cluster; its place, if it had one, stays.
@@ -144,6 +149,7 @@ class Staffing {
 
  private:
   std::size_t least_servers() const;
+  std::vector<Participant> first_workers() const;
   std::size_t wanted_workers() const;
   std::size_t fitting_workers(std::size_t left) const;
   bool may_try(const NodeInfo& node, const StaffingSearch& search) const;

@@ -355,6 +355,17 @@ TEST_F(CommitTest, AsksForAVersionThatIsStillToCome) {
   EXPECT_FALSE(commit_.asked_for());
 }
 
+TEST_F(CommitTest, WhatIsAskedForBeyondTheEndIsGivenUp) {
+  commit_.on_loss(41, 0.1);
+  ASSERT_TRUE(commit_.ask(42, kNow).ok());
+  EXPECT_TRUE(commit_.end_at(44).empty()) << "it is the last";
+  EXPECT_EQ(commit_.asked_for(), 44);
+  const CheckpointActions given_up = commit_.end_at(43);
+  EXPECT_EQ(all<ForgetParts>(given_up).at(0).snapshot, snapshot_id(kEpoch, 44));
+  EXPECT_FALSE(commit_.asked_for());
+  EXPECT_THAT(commit_.last()->reason, HasSubstr("training ended before it"));
+}
+
 TEST_F(CommitTest, KnowsWhichOnesAnOperatorAskedFor) {
   EXPECT_TRUE(commit_.ask(10, kNow).ok());
   EXPECT_EQ(commit_.asked_for(), 12);

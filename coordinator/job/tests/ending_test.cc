@@ -4,8 +4,11 @@
 #include <utility>
 
 #include "common/files/sha256.h"
+#include "coordinator/job/preparation.h"
+#include "coordinator/job/recovery.h"
 #include "coordinator/job/saving.h"
 #include "coordinator/job/tests/job_run_test_support.h"
+#include "coordinator/job/training.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -18,7 +21,8 @@ using ::testing::SizeIs;
 /// A job of two workers and two servers that trains, without the rest of JobRun.
 class EndingTest : public ::testing::Test {
  protected:
-  EndingTest() {
+  EndingTest() : EndingTest(description()) {}
+  explicit EndingTest(JobDescription job) : job_(JobRunOptions{}, std::move(job), at(0)) {
     job_.staffing.set_members({node(1), node(2), node(101), node(102)});
     EXPECT_TRUE(job_.staffing.choose_nodes(nullptr));
     job_.run = std::make_unique<EpochRun>(*job_.run, Epoch(7), 0, 0, 2);
@@ -61,7 +65,7 @@ class EndingTest : public ::testing::Test {
     return writes.empty() ? SnapshotId() : writes[0].manifest.snapshot;
   }
 
-  JobContext job_{JobRunOptions{}, description(), at(0)};
+  JobContext job_;
   Saving saving_{job_};
   Ending ending_{job_, saving_};
   JobActions actions_;
@@ -194,6 +198,66 @@ TEST_F(EndingTest, AWorkerThatHasNotReportedAllCannotHaveFinished) {
   ending_.on_finished(job_.workers()[0], at(5), actions_);
   EXPECT_EQ(job_.state(), JobState::kFailed);
   EXPECT_THAT(job_.message, HasSubstr("reported 3 of 12"));
+}
+
+/// Programs train it, which alone know when they end.
+class ProgramsEndTest : public EndingTest {
+ protected:
+  ProgramsEndTest() : EndingTest(of_programs()) {}
+  static JobDescription of_programs() {
+    JobDescription d = description();
+    d.iterations = 1'000'000;
+    d.programs = {.train_it = true, .end_it = true};
+    return d;
+  }
+  void report(std::uint32_t rank) {
+    training_.on_iteration(job_.workers()[rank], job_.run->iterations.next(WorkerRank(rank)), 1.0,
+                           {}, at(3), actions_);
+  }
+
+  Preparation preparation_{job_, saving_, ending_};
+  Recovery recovery_{job_, saving_, ending_, preparation_};
+  Training training_{job_, ending_, recovery_};
+};
+
+TEST_F(ProgramsEndTest, TheFirstThatHasFinishedTellsHowManyIterationsThereAre) {
+  train(5);
+  EXPECT_EQ(job_.known_iterations(), std::nullopt);
+  ending_.on_model_announced(job_.workers()[0], std::string(kSha256Bytes, 'd'), actions_);
+  EXPECT_EQ(job_.known_iterations(), 5);
+  ending_.on_model_stored(Epoch(7), at(4), actions_);
+  for (Participant& worker : job_.workers()) ending_.on_finished(worker, at(5), actions_);
+  EXPECT_EQ(job_.state(), JobState::kDone) << job_.message;
+}
+
+TEST_F(ProgramsEndTest, OneThatTrainsOnFailsTheJobByName) {
+  train(5);
+  ending_.on_finished(job_.workers()[1], at(4), actions_);
+  EXPECT_FALSE(job_.ended());
+  report(0);
+  EXPECT_EQ(job_.state(), JobState::kFailed);
+  EXPECT_THAT(job_.message, HasSubstr("worker 0"));
+  EXPECT_THAT(job_.message,
+              HasSubstr("trains iteration 6, but another worker has finished after 5"));
+}
+
+TEST_F(ProgramsEndTest, OneThatEndsTooEarlyFailsTheJobByName) {
+  train(5);
+  report(0);
+  ending_.on_finished(job_.workers()[1], at(4), actions_);
+  EXPECT_EQ(job_.state(), JobState::kFailed);
+  EXPECT_THAT(job_.message, HasSubstr("worker 1"));
+  EXPECT_THAT(job_.message,
+              HasSubstr("has finished after 5 iterations, but another worker trains"));
+}
+
+TEST_F(ProgramsEndTest, ACheckpointThatWasAskedForBeyondTheEndIsNotWaitedFor) {
+  train(5);
+  ASSERT_TRUE(saving_.ask(at(3), actions_).ok());
+  ASSERT_TRUE(job_.checkpoints.asked_for());
+  for (Participant& worker : job_.workers()) ending_.on_finished(worker, at(5), actions_);
+  ending_.on_model_stored(Epoch(7), at(6), actions_);
+  EXPECT_EQ(job_.state(), JobState::kDone) << job_.message;
 }
 
 TEST_F(EndingTest, TakesTheModelThatWorker0AnnouncesWhenItHasTrained) {

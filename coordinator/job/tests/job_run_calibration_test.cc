@@ -255,7 +255,7 @@ TEST_F(CalibratingTest, AJobWithoutAKeyKeepsNoPlans) {
 
 TEST_F(CalibratingTest, AJobThatDoesNotWantItKeepsItsPlan) {
   JobDescription d = job_->description();
-  d.replan = false;
+  d.plans.replan = false;
   job_.emplace(JobRunOptions{}, d, at(0));
   actions_ = job_->on_members(cluster(2, 1), at(1));
   measure();

@@ -95,6 +95,37 @@ TEST_F(StaffingTest, TakesTheFirstThatFitAsSoonAsThereAreEnough) {
   EXPECT_EQ(roster().workers[1].index, 1u);
 }
 
+/// With a rank that it must have.
+NodeInfo ranked(std::uint64_t id, std::uint32_t rank) {
+  NodeInfo info = worker(id);
+  info.job = "gpt-7";
+  info.rank = WorkerRank(rank);
+  return info;
+}
+
+TEST_F(StaffingTest, WorkersThatMustHaveARankGetItWheneverTheyCome) {
+  staffing_.emplace(StaffingNeeds{.workers = 3, .servers = 1}, MishapOptions{}, checkpoints_);
+  set_members({server(1), ranked(11, 2), ranked(12, 0), ranked(13, 2), ranked(14, 7)});
+  EXPECT_FALSE(staffing_->has_enough()) << "two must have rank 2, and there is no rank 7";
+  EXPECT_THAT(staffing_->members_text(), HasSubstr("0 of 3 workers"));
+  join(worker(15));
+  ASSERT_TRUE(staffing_->choose_nodes(nullptr));
+  EXPECT_THAT(ids(roster().workers), ::testing::ElementsAre(12, 15, 13))
+      << "the last that came for rank 2";
+}
+
+TEST_F(StaffingTest, AVacantPlaceIsGivenToNoWorkerThatMustHaveAnotherRank) {
+  begin({.workers = 2, .servers = 1, .min_workers = 2}, {server(1), ranked(11, 0), ranked(12, 1)});
+  lose(12);
+  join(ranked(13, 0));
+  EXPECT_THAT(staffing_->fill_vacancies({.now = at(1), .in_time = true}), HasSubstr("worker 1"));
+  EXPECT_FALSE(staffing_->can_do_without(roster().workers[1], nullptr, at(1)));
+  EXPECT_TRUE(staffing_->can_do_without(roster().workers[0], nullptr, at(1)));
+  join(ranked(14, 1));
+  EXPECT_EQ(staffing_->fill_vacancies({.now = at(2), .in_time = true}), "");
+  EXPECT_THAT(ids(roster().workers), ::testing::ElementsAre(11, 14));
+}
+
 TEST_F(StaffingTest, EachCopyOfACheckpointNeedsAServerWhereTheJobBegins) {
   staffing_.emplace(StaffingNeeds{.workers = 1, .replicas = 2}, MishapOptions{}, checkpoints_);
   set_members({worker(11), server(1)});

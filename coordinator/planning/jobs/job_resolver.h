@@ -15,7 +15,7 @@
 #include "common/base/ids.h"
 #include "common/files/safetensors.h"
 #include "common/job/job.h"
-#include "coordinator/planning/elastic_job.h"
+#include "coordinator/planning/jobs/elastic_job.h"
 #include "coordinator/planning/planner.h"
 #include "models/net/model_layout.h"
 
@@ -29,6 +29,8 @@ struct ResolvedJob {
   std::string plans_key;
   std::int64_t batch_size = 0;  ///< per worker
   Iteration iterations = 0;
+  bool is_declared = false;         ///< programs outside train it
+  bool ends_with_programs = false;  ///< `iterations` is a bound, and the programs know the end
   std::int64_t min_workers = 1;
   std::int64_t max_workers = 64;
   std::int64_t replace_timeout_ms = 30000;
@@ -44,7 +46,7 @@ struct ResolvedJob {
   /// Pure; INVALID_ARGUMENT unless a file with this header is a model of the job's network. Null:
   /// any safetensors file will do.
   std::function<absl::Status(const SafetensorsHeader&)> check_model;
-  /// Pure; see coordinator/planning/elastic_job.h. Null: the number of workers cannot change.
+  /// Pure; see coordinator/planning/jobs/elastic_job.h. Null: the number of workers cannot change.
   std::function<absl::StatusOr<ElasticJob>(std::uint32_t begun_with, std::uint32_t workers)>
       with_workers;
 };

@@ -1,7 +1,7 @@
-#include "coordinator/planning/elastic_job.h"
+#include "coordinator/planning/jobs/elastic_job.h"
 
 #include "common/job/job.h"
-#include "coordinator/planning/job_resolver.h"
+#include "coordinator/planning/jobs/job_resolver.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

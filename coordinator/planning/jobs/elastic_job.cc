@@ -1,4 +1,4 @@
-#include "coordinator/planning/elastic_job.h"
+#include "coordinator/planning/jobs/elastic_job.h"
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"

@@ -1,4 +1,4 @@
-#include "coordinator/planning/job_resolver.h"
+#include "coordinator/planning/jobs/job_resolver.h"
 
 #include <algorithm>
 
@@ -90,6 +90,8 @@ absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
       .plans_key = plans_key(job_json),
       .batch_size = job.batch_size,
       .iterations = job.iterations,
+      .is_declared = is_declared_model(job.model),
+      .ends_with_programs = ends_with_program(job),
       .min_workers = job.membership.min_workers,
       .max_workers = job.membership.max_workers,
       .replace_timeout_ms = job.membership.replace_timeout_ms,
