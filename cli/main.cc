@@ -18,6 +18,7 @@
 #include "cli/commands/top_command.h"
 #include "cli/commands/trace_command.h"
 #include "cli/doctor/doctor_command.h"
+#include "cli/local/program_run.h"
 #include "cli/terminal/outcome.h"
 #include "common/base/text.h"
 #include "common/daemon/command_line.h"
@@ -66,6 +67,24 @@ void add_follow_options(CLI::App& app, FollowOptions& options) {
          "with --wait: seconds without an answer of the coordinator before giving up (default "
          "3600)")
       ->check(CLI::Range(std::int64_t{1}, kMaxWaitS));
+}
+
+void add_run(CLI::App& app, RunOptions& options) {
+  app.add_option("command", options.command,
+                 "after --: the program and its arguments; or one job file (JSON)")
+      ->required();
+  app.add_option("--workers", options.workers, "how many times the program is started")
+      ->capture_default_str();
+  app.add_option("--servers", options.servers, "parameter server processes")->capture_default_str();
+  app.add_option("--run-dir", options.run_dir,
+                 "folder for the model, metrics and logs (default runs/<program>-<time>)");
+  app.add_flag("--metrics", options.metrics, "serve Prometheus metrics from the cluster");
+  app.add_option("--exit-with-parent", options.parent_pid)->group("");  // of its own children
+  app.footer(
+      "Starts a coordinator, servers, and the program once per worker, with RANK, WORLD_SIZE and\n"
+      "POSEIDON_COORDINATOR set. Shows what rank 0 writes; logs/ in the run directory has all.\n\n"
+      "A program that a signal kills is started again. One that fails ends the run.\n\n"
+      "Example:\n  poseidon run --workers 4 --servers 2 -- python train.py");
 }
 
 void add_local(CLI::App& app, LocalOptions& options) {
@@ -463,6 +482,10 @@ int run(int argc, char** argv) {
   CLI::App* plan_command =
       app.add_subcommand("plan", "Predict the schemes and the speed of a job without a cluster");
   CLI::App* models_command = app.add_subcommand("models", "List the shipped networks, or show one");
+  RunOptions run;
+  CLI::App* run_command = app.add_subcommand(
+      "run", "Train with a program of your own on this machine, with a cluster of its own");
+  add_run(*run_command, run);
   add_local(*local_command, local);
   add_submit(*submit_command, submit);
   add_stop(*stop_command, stop);
@@ -491,6 +514,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitDone : kExitWrongCall;
   }
+  if (run_command->parsed()) return finish(run_program(run));
   if (local_command->parsed()) return finish(run_local(local));
   if (submit_command->parsed()) return finish(run_submit(submit));
   if (stop_command->parsed()) return finish(run_stop(stop));

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -99,10 +100,22 @@ absl::StatusOr<pid_t> spawn(const ChildOptions& options, bool append_log) {
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
 
+  std::vector<std::string> variables = options.environment;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    const std::string_view name = text.substr(0, text.find('=') + 1);
+    const auto has_name = [name](const std::string& given) { return given.starts_with(name); };
+    if (std::ranges::none_of(options.environment, has_name)) variables.emplace_back(text);
+  }
+  std::vector<char*> envp;
+  envp.reserve(variables.size() + 1);
+  for (std::string& variable : variables) envp.push_back(variable.data());
+  envp.push_back(nullptr);
+
   const SpawnSettings settings(options.log.string(), append_log);
   pid_t pid = -1;
   const int error = ::posix_spawn(&pid, program.c_str(), settings.files(), settings.attributes(),
-                                  argv.data(), environ);
+                                  argv.data(), envp.data());
   if (error != 0) {
     return absl::ErrnoToStatus(error, absl::StrCat("cannot start ", options.name, " (", program,
                                                    ", log ", options.log.string(), ")"));

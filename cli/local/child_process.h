@@ -1,8 +1,8 @@
 #pragma once
 
-// A process that `poseidon local` starts and stops, with its log and exit status.
+// A process that `poseidon local` or `poseidon run` starts and stops, with its log and exit status.
 //
-// Called by: cli/local/local.cc. Calls: the system.
+// Called by: local_cluster.h. Calls: the system.
 
 #include <sys/types.h>
 
@@ -22,6 +22,8 @@ struct ChildOptions {
   std::filesystem::path program;       ///< absolute
   std::vector<std::string> arguments;  ///< without the program's own name
   std::filesystem::path log;           ///< gets stdout and stderr; truncated at the start
+  /// "NAME=VALUE", in place of this process's variables of these names.
+  std::vector<std::string> environment = {};
 };
 
 /// "exit status 3" or "signal 9 (Killed)". `wait_status` as waitpid gives it. Pure.

@@ -4,14 +4,9 @@
 // stop all. A child that dies is started again (local_cluster.h), and the job recovers. A signal
 // stops the job as `poseidon stop` does.
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
-#include <ctime>
 #include <filesystem>
 #include <optional>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -20,6 +15,7 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/job_file.h"
 #include "cli/local/local_cluster.h"
+#include "cli/local/run_folders.h"
 #include "cli/local/run_there.h"
 #include "cli/remote/coordinator_client.h"
 #include "cli/terminal/outcome.h"
@@ -79,81 +75,6 @@ absl::Status check_device(const std::string& name, const std::string& precision)
   }
   return absl::InvalidArgumentError(absl::StrCat("precision: \"", precision, "\" needs a GPU, but ",
                                                  why, "; set precision to \"fp32\""));
-}
-
-std::string timestamp() {
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  ::localtime_r(&now, &local);
-  std::array<char, 32> text{};
-  std::strftime(text.data(), text.size(), "%Y%m%d-%H%M%S", &local);
-  return text.data();
-}
-
-/// A new folder for a run that names none, even when another run makes one in the same second.
-absl::StatusOr<fs::path> create_default_folder(const std::string& job_name) {
-  const fs::path runs = "runs";
-  POSEIDON_RETURN_IF_ERROR(create_folder(runs));
-  const std::string name = absl::StrCat(file_name(job_name), "-", timestamp());
-  fs::path run = runs / name;
-  std::error_code error;
-  for (int i = 2; !fs::create_directory(run, error); ++i) {
-    if (error) {
-      return absl::InvalidArgumentError(absl::StrCat("cannot create the folder ", run.string(),
-                                                     ": ", error.message(),
-                                                     "; choose another with --run-dir"));
-    }
-    run = runs / absl::StrCat(name, "-", i);
-  }
-  return run;
-}
-
-absl::StatusOr<RunFolders> make_run_folders(const std::string& run_dir,
-                                            const std::string& job_name) {
-  std::error_code error;
-  const fs::path here = fs::current_path(error);
-  fs::path run = run_dir;
-  POSEIDON_RETURN_IF_ERROR(check_run_dir(path_from(here, run).string()));
-  if (run_dir.empty()) {
-    POSEIDON_ASSIGN_OR_RETURN(run, create_default_folder(job_name));
-  }
-  run = path_from(here, run);
-  POSEIDON_RETURN_IF_ERROR(check_nothing_foreign(run));
-  RunFolders folders{.run = run, .logs = run / "logs", .cluster = run / "cluster"};
-  for (const fs::path& folder : {folders.run, folders.logs, folders.cluster}) {
-    POSEIDON_RETURN_IF_ERROR(create_folder(folder));
-  }
-  fs::permissions(folders.cluster, fs::perms::owner_all, error);
-  absl::StatusOr<Descriptor> lock = lock_file(folders.cluster / "lock");
-  if (absl::IsAlreadyExists(lock.status())) return run_in_progress(run);
-  if (!lock.ok()) return lock.status();
-  folders.lock = *std::move(lock);
-  return folders;
-}
-
-absl::StatusOr<RunFolders> make_folders(const std::string& run_dir, const std::string& job_name) {
-  absl::StatusOr<RunFolders> folders = make_run_folders(run_dir, job_name);
-  const absl::Status status = folders.status();
-  const bool names_the_flag = absl::StrContains(status.message(), "--run-dir");
-  if (absl::IsPermissionDenied(status) || (absl::IsInvalidArgument(status) && !names_the_flag)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(status.message(), "; choose another folder with --run-dir"));
-  }
-  return folders;
-}
-
-/// The folder of this very program: the daemons lie beside it.
-absl::StatusOr<fs::path> programs_folder() {
-  std::error_code error;
-  const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
-  for (const char* program : {"poseidon-coordinator", "poseidon-server", "poseidon-worker"}) {
-    if (error || ::access((folder / program).c_str(), X_OK) != 0) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("there is no program ", (folder / program).string(),
-                       " beside this one; build all of them (cmake --build --preset release)"));
-    }
-  }
-  return folder;
 }
 
 /// The call that goes on with this run.
@@ -294,7 +215,7 @@ absl::Status run_local(const LocalOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat(options.job_path, ": ", checked.message()));
   }
   print_warnings(job_warnings(job->spec));
-  POSEIDON_ASSIGN_OR_RETURN(fs::path programs, programs_folder());
+  POSEIDON_ASSIGN_OR_RETURN(fs::path programs, programs_folder("poseidon-worker"));
   POSEIDON_ASSIGN_OR_RETURN(RunFolders folders, make_folders(options.run_dir, job->spec.name));
   const fs::path run_dir = folders.run;
   write_stdout(absl::StrCat("training ", job->spec.name, " (", job->net.name, "), workers: ",
@@ -307,16 +228,7 @@ absl::Status run_local(const LocalOptions& options) {
 
   const Signals signals;
   LocalCluster cluster(std::move(folders), std::move(programs), signals, options);
-  absl::Status status = train(cluster, options, *job, run_dir);
-  cluster.stop();
-  if (!status.ok() && cluster.stop_signal() != 0) {
-    return with_exit_code(128 + cluster.stop_signal(), std::string(status.message()));
-  }
-  if (!status.ok() && !status.message().empty() && !absl::IsInvalidArgument(status)) {
-    status = absl::Status(status.code(), absl::StrCat(status.message(), "\nthe logs are in ",
-                                                      (run_dir / "logs").string()));
-  }
-  return status;
+  return cluster.end(train(cluster, options, *job, run_dir));
 }
 
 }  // namespace poseidon

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cli/terminal/outcome.h"
 #include "cli/terminal/watch.h"
 #include "common/base/check.h"
 #include "common/base/process_load.h"
@@ -48,11 +49,6 @@ std::optional<int> Signals::wait(Milliseconds time) const {
   const timespec timeout{.tv_sec = seconds.count(), .tv_nsec = Nanoseconds(time - seconds).count()};
   const int number = ::sigtimedwait(&set_, nullptr, &timeout);
   return number > 0 ? std::optional(number) : std::nullopt;
-}
-
-absl::Status run_in_progress(const fs::path& run) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--run-dir ", run.string(), ": another run is in progress there; choose another folder"));
 }
 
 absl::Status LocalCluster::start(const std::string& name, const char* program,
@@ -107,6 +103,17 @@ absl::StatusOr<RunStart> LocalCluster::settle_earlier_run(const WantedRun& wante
   write_stdout(
       absl::StrCat("begins anew; the files of ", what, " there are in ", aside.string(), " now\n"));
   return start;
+}
+
+absl::Status LocalCluster::set_earlier_run_aside() {
+  POSEIDON_ASSIGN_OR_RETURN(std::unique_ptr<StateDirectory> state, open_state());
+  const RunThere there = look_for_run(folders_.run, *state);
+  state.reset();
+  if (there.kind == RunThere::Kind::kNone) return absl::OkStatus();
+  POSEIDON_ASSIGN_OR_RETURN(const fs::path aside, set_run_aside(folders_.run));
+  write_stdout(absl::StrCat("begins anew; the files of an earlier run there are in ",
+                            aside.string(), " now\n"));
+  return absl::OkStatus();
 }
 
 std::int64_t LocalCluster::earlier_servers() const {
@@ -168,6 +175,22 @@ absl::Status LocalCluster::start_workers(const std::string& coordinator, std::in
   return absl::OkStatus();
 }
 
+absl::Status LocalCluster::start_program(ChildOptions program) {
+  program_names_.insert(program.name);
+  POSEIDON_ASSIGN_OR_RETURN(ChildProcess child, ChildProcess::start(std::move(program)));
+  children_.push_back(std::move(child));
+  return absl::OkStatus();
+}
+
+bool LocalCluster::is_program(const ChildProcess& child) const {
+  return program_names_.contains(child.name());
+}
+
+bool LocalCluster::all_programs_done() {
+  return std::ranges::all_of(
+      children_, [this](ChildProcess& child) { return !is_program(child) || child.poll() == 0; });
+}
+
 absl::Status LocalCluster::pause(Milliseconds time) {
   const std::optional<int> number = signals_.wait(time);
   POSEIDON_RETURN_IF_ERROR(check_children());
@@ -182,9 +205,20 @@ absl::Status LocalCluster::pause(Milliseconds time) {
 absl::Status LocalCluster::check_children() {
   for (ChildProcess& child : children_) {
     const std::optional<int> status = child.poll();
-    if (status) POSEIDON_RETURN_IF_ERROR(revive(child, *status));
+    if (!status) continue;
+    POSEIDON_RETURN_IF_ERROR(is_program(child) ? end_of_program(child, *status)
+                                               : revive(child, *status));
   }
   return absl::OkStatus();
+}
+
+/// An error of the program itself would come again.
+absl::Status LocalCluster::end_of_program(ChildProcess& child, int wait_status) {
+  if (wait_status == 0) return absl::OkStatus();
+  if (WIFSIGNALED(wait_status)) return revive(child, wait_status);
+  return absl::AbortedError(absl::StrCat(
+      child.name(), " (process ", child.pid(), ") failed with ", describe_wait_status(wait_status),
+      "; the last lines of ", child.log().string(), ":\n", last_lines(child.log(), kLogLines)));
 }
 
 absl::Status LocalCluster::revive(ChildProcess& child, int wait_status) {
@@ -212,6 +246,16 @@ absl::Status LocalCluster::revive(ChildProcess& child, int wait_status) {
     *std::next(std::find(arguments.begin(), arguments.end(), "--listen")) = coordinator_;
   }
   return child.start_again(std::move(arguments));
+}
+
+absl::Status LocalCluster::end(absl::Status status) {
+  stop();
+  if (!status.ok() && stop_signal_ != 0) {
+    return with_exit_code(128 + stop_signal_, std::string(status.message()));
+  }
+  if (status.ok() || status.message().empty() || absl::IsInvalidArgument(status)) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat(status.message(), "\nthe logs are in ", folders_.logs.string()));
 }
 
 void LocalCluster::stop() {

@@ -1,10 +1,11 @@
 #pragma once
 
-// The processes of `poseidon local`: coordinator, servers and workers. A child that dies is started
-// again. No child is ever left behind: the destructor stops them, ChildProcess's sends SIGKILL as a
-// last resort, and --exit-with-parent ends them if this process is killed.
+// The processes of `poseidon local` and `poseidon run`: coordinator, servers, and workers or
+// programs. A child that dies is started again. No child is ever left behind: the destructor stops
+// them, ChildProcess's sends SIGKILL as a last resort, and --exit-with-parent ends them if this
+// process is killed.
 //
-// Called by: local.cc. Calls: child_process.h, run_there.h. One thread only.
+// Called by: local.cc, program_run.cc. Calls: child_process.h, run_there.h. One thread only.
 
 #include <signal.h>
 
@@ -14,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,9 +23,9 @@
 #include "absl/status/statusor.h"
 #include "cli/commands/commands.h"
 #include "cli/local/child_process.h"
+#include "cli/local/run_folders.h"
 #include "cli/local/run_there.h"
 #include "common/base/clock.h"
-#include "common/base/descriptor.h"
 #include "coordinator/records/state_directory.h"
 
 namespace poseidon {
@@ -44,16 +46,6 @@ class Signals {
   sigset_t set_{};
 };
 
-struct RunFolders {
-  std::filesystem::path run;
-  std::filesystem::path logs;
-  std::filesystem::path cluster;  ///< the processes' own files; private
-  Descriptor lock;                ///< of the run directory
-};
-
-/// Another process holds the lock of this run directory.
-absl::Status run_in_progress(const std::filesystem::path& run);
-
 class LocalCluster {
  public:
   LocalCluster(RunFolders folders, std::filesystem::path programs, const Signals& signals,
@@ -70,6 +62,8 @@ class LocalCluster {
   /// Looks at the run that is in the run directory: goes on with it, or sets its files aside. Call
   /// it before any process is started.
   absl::StatusOr<RunStart> settle_earlier_run(const WantedRun& wanted);
+  /// Sets aside the files of any run that is in the run directory. Likewise.
+  absl::Status set_earlier_run_aside();
   /// Server processes that an earlier run had here: their data are parts of its checkpoints.
   std::int64_t earlier_servers() const;
 
@@ -77,6 +71,11 @@ class LocalCluster {
   absl::StatusOr<std::string> start_coordinator();
   absl::Status start_servers(const std::string& coordinator, std::int64_t count);
   absl::Status start_workers(const std::string& coordinator, std::int64_t count);
+  /// Starts a program that ends by itself. One that a signal ends is started again; one that ends
+  /// with an exit status other than 0 ends the run (pause).
+  absl::Status start_program(ChildOptions program);
+  /// All programs have ended with exit status 0.
+  bool all_programs_done();
 
   /// Waits so long, and starts children that have died again; an error when one dies too often, or
   /// we were asked to stop.
@@ -87,6 +86,9 @@ class LocalCluster {
 
   /// Idempotent.
   void stop();
+  /// Stops it. Returns `status` for people: with the exit code of the signal that asked us to stop,
+  /// or with the place of the logs.
+  absl::Status end(absl::Status status);
 
  private:
   absl::Status start(const std::string& name, const char* program,
@@ -94,6 +96,8 @@ class LocalCluster {
   absl::StatusOr<std::unique_ptr<StateDirectory>> open_state();
   absl::Status check_children();
   absl::Status revive(ChildProcess& child, int wait_status);
+  absl::Status end_of_program(ChildProcess& child, int wait_status);
+  bool is_program(const ChildProcess& child) const;
 
   const RunFolders folders_;
   const std::filesystem::path programs_;
@@ -103,6 +107,7 @@ class LocalCluster {
   const SystemClock clock_;
   std::string coordinator_;  ///< where it listens
   std::vector<ChildProcess> children_;
+  std::set<std::string> program_names_;                    ///< of children that end by themselves
   std::map<std::string, std::deque<Nanoseconds>> deaths_;  ///< by name; in the window
   int stop_signal_ = 0;
 };

@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -29,6 +28,7 @@
 #include "common/base/process_load.h"
 #include "common/base/text.h"
 #include "common/daemon/command_line.h"
+#include "common/daemon/parent.h"
 #include "common/files/file_io.h"
 #include "common/security/security.h"
 #include "common/threads/thread_limit.h"
@@ -56,16 +56,6 @@ bool ipv6_character(char c) {
 
 absl::Status errno_status(const char* what, const std::string& thing) {
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", what, " ", thing));
-}
-
-/// No signal comes of a parent that has ended before it was asked for.
-absl::Status follow(pid_t parent) {
-  if (::prctl(PR_SET_PDEATHSIG, SIGTERM) != 0) {
-    return errno_status("follow", "the parent process (prctl PR_SET_PDEATHSIG)");
-  }
-  if (::getppid() == parent) return absl::OkStatus();
-  return absl::CancelledError(absl::StrCat("--exit-with-parent ", parent,
-                                           ": that process did not start this one, or has ended"));
 }
 
 /// Of a daemon of a small cluster: libraries, logs, the store, and some connections. A process with
@@ -296,7 +286,7 @@ absl::Status start_daemon(std::string_view name, const DaemonOptions& options) {
   ::signal(SIGPIPE, SIG_IGN);
   // A file that may not grow (ulimit -f) is an error like a full disk.
   ::signal(SIGXFSZ, SIG_IGN);
-  return options.parent_pid == 0 ? absl::OkStatus() : follow(options.parent_pid);
+  return options.parent_pid == 0 ? absl::OkStatus() : follow_parent(options.parent_pid);
 }
 
 void warn_if_open(const std::string& listen, const Security& security) {
