@@ -27,10 +27,11 @@ WINGS = {
     "sync": ("common", "proto"),
     "server": ("sync", "common", "proto"),
     "worker": ("sync", "models", "common", "proto"),
+    "client": ("sync", "models", "common", "proto"),
     "coordinator": ("models", "common", "proto"),
     "cli": ("coordinator", "worker", "models", "common", "proto"),
-    "bench": ("cli", "coordinator", "worker", "server", "sync", "models", "common", "proto"),
-    "tests": ("bench", "cli", "coordinator", "worker", "server", "sync", "models", "common", "proto"),
+    "bench": ("cli", "client", "coordinator", "worker", "server", "sync", "models", "common", "proto"),
+    "tests": ("bench", "cli", "client", "coordinator", "worker", "server", "sync", "models", "common", "proto"),
 }
 # Unit tests may use what tests share.
 SHARED_BY_TESTS = ("tests/support/", "tests/twins/", "tests/golden/")
@@ -47,6 +48,7 @@ PUBLIC = {
     "coordinator": ("coordinator/planning/*.h", "coordinator/records/checkpoint_archive.h", "coordinator/records/durable_job.h",
                     "coordinator/records/earlier_run.h", "coordinator/records/run_directory.h",
                     "coordinator/records/state_directory.h"),
+    "client": ("client/poseidon/client.h",),
     "cli": (),
 }
 PRIVATE = ("common/tensor/kernels_body.h", "common/tensor/kernels_variants.h", "common/tensor/kernels/kernels_body.h",
