@@ -97,17 +97,18 @@ class NativeJob final : public FrameworkJob {
     return executor_->write_statistics(values);
   }
 
-  absl::Status train(const TrainingServices& services) override {
-    return poseidon::train({.job = task_.job,
-                            .first_iteration = task_.first_iteration(),
-                            .rank = task_.rank,
-                            .executor = executor_.get(),
-                            .sync = services.sync,
-                            .train = train_.get(),
-                            .test = test_.get(),
-                            .traffic = services.traffic,
-                            .cancelled = task_.cancelled,
-                            .events = services.events});
+  absl::StatusOr<Iteration> train(const TrainingServices& services) override {
+    POSEIDON_RETURN_IF_ERROR(poseidon::train({.job = task_.job,
+                                              .first_iteration = task_.first_iteration(),
+                                              .rank = task_.rank,
+                                              .executor = executor_.get(),
+                                              .sync = services.sync,
+                                              .train = train_.get(),
+                                              .test = test_.get(),
+                                              .traffic = services.traffic,
+                                              .cancelled = task_.cancelled,
+                                              .events = services.events}));
+    return task_.job->iterations;
   }
   absl::Status give_model(
       const std::function<absl::Status(std::span<const std::string_view> pieces)>& take) override {

@@ -294,6 +294,11 @@ absl::Status SyncClient::wait_parameters(LayerIndex layer, Iteration version,
   return wait_version(layer, version, arriving, Waiter::kForward);
 }
 
+absl::Status SyncClient::wait_landed(LayerIndex layer, Iteration version) {
+  trainer_.assert_held();
+  return wait_version(layer, version, {}, Waiter::kOther);
+}
+
 absl::Status SyncClient::wait_version(LayerIndex layer, Iteration version,
                                       const ArrivingParameters& arriving, Waiter waiter) {
   std::int64_t told = 0;

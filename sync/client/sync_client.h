@@ -101,6 +101,9 @@ class SyncClient final : public SyncerEvents {
   absl::Status wait_parameters(LayerIndex layer, Iteration version,
                                const ArrivingParameters& arriving = {});
   absl::Status wait_all_parameters(Iteration version);
+  /// As wait_parameters, for a caller that has nothing else to do: it is not counted as a stall of
+  /// the layer.
+  absl::Status wait_landed(LayerIndex layer, Iteration version);
 
   /// After the last iteration: waits until all layers have all their steps, until all workers have
   /// found their copies of SFB layers equal, and until the layers' memory holds the float32

@@ -14,9 +14,11 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/base/ids.h"
 #include "common/checkpoint/restore_source.h"
 #include "common/job/data_identity.h"
@@ -99,8 +101,9 @@ class FrameworkJob {
   virtual absl::Status write_own_state(std::span<const float> values) = 0;
 
   /// To the last iteration; afterwards the parameters are the final ones, exact also where a 16-bit
-  /// wire type rounded them. CANCELLED; otherwise the error, in words for people.
-  virtual absl::Status train(const TrainingServices& services) = 0;
+  /// wire type rounded them. How many iterations the parameters have seen: job.iterations, or when
+  /// a program ends, what it has done by then. CANCELLED; otherwise the error, in words for people.
+  virtual absl::StatusOr<Iteration> train(const TrainingServices& services) = 0;
   /// After train(): gives the whole model, as a safetensors file in pieces, to `take`.
   virtual absl::Status give_model(
       const std::function<absl::Status(std::span<const std::string_view> pieces)>& take) = 0;
@@ -119,6 +122,9 @@ class Framework {
   /// After `failure` of a job or measurement: why the process should end, because no other job can
   /// succeed here and a replacement lets this job continue. OK when the framework is not at fault.
   virtual absl::Status broken_by(const absl::Status& failure) = 0;
+  /// The coordinator has ended the job, or this worker's part in it (`reason`, for people); no
+  /// other epoch follows. On the control client's thread, once the job's thread is gone.
+  virtual void job_ended(bool /*succeeded*/, const std::string& /*reason*/) {}
 };
 
 }  // namespace poseidon

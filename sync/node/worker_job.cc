@@ -108,7 +108,8 @@ void WorkerJob::save_checkpoint(const v1::SaveCheckpoint& save) {
 
 void WorkerJob::run() {
   const ScopedThreadRole role(job_thread_);
-  const absl::Status status = prepare_and_train();
+  const absl::StatusOr<Iteration> trained = prepare_and_train();
+  const absl::Status& status = trained.status();
   if (!status.ok()) {
     const absl::Status failure = options_.framework->broken_by(status);
     if (!failure.ok()) {
@@ -118,7 +119,7 @@ void WorkerJob::run() {
   }
   if (!is_halting()) {
     if (!status.ok()) close_client();
-    report_end(status);
+    report_end(trained);
     // Also after a failure: when a node was unreachable, the coordinator requests the state that
     // this worker has.
     wait_for_stop();
@@ -128,7 +129,7 @@ void WorkerJob::run() {
   close_giver();
 }
 
-absl::Status WorkerJob::prepare_and_train() {
+absl::StatusOr<Iteration> WorkerJob::prepare_and_train() {
   POSEIDON_ASSIGN_OR_RETURN(Plan plan, plan_from_assignment(assignment_, AssignedRole::kWorker));
   POSEIDON_ASSIGN_OR_RETURN(job_, parse_job(assignment_.job_json()));
   rank_ = WorkerRank(assignment_.index());
@@ -148,13 +149,16 @@ absl::Status WorkerJob::prepare_and_train() {
   }
   POSEIDON_RETURN_IF_ERROR(prepare_synchronisation(std::move(plan)));
   POSEIDON_RETURN_IF_ERROR(wait_for_start());
-  POSEIDON_RETURN_IF_ERROR(
+  POSEIDON_ASSIGN_OR_RETURN(
+      const Iteration trained,
       framework_job_->train({.sync = sync_.get(), .traffic = traffic().get(), .events = this}));
   *trained_ = true;
-  if (rank_ != WorkerRank(0)) return absl::OkStatus();
-  return framework_job_->give_model([this](std::span<const std::string_view> pieces) {
-    return services_.client->upload_model(epoch_.value(), pieces);
-  });
+  if (rank_ != WorkerRank(0)) return trained;
+  POSEIDON_RETURN_IF_ERROR(
+      framework_job_->give_model([this](std::span<const std::string_view> pieces) {
+        return services_.client->upload_model(epoch_.value(), pieces);
+      }));
+  return trained;
 }
 
 /// State that no server keeps: SFB layers with their optimizer state, and own state, for which all
@@ -433,9 +437,10 @@ absl::Status WorkerJob::give_held(Iteration version, const v1::SaveCheckpoint& s
 
 // ---- reports to the coordinator ----
 
-void WorkerJob::report_end(const absl::Status& status) {
+void WorkerJob::report_end(const absl::StatusOr<Iteration>& trained) {
+  const absl::Status& status = trained.status();
   if (status.ok()) {
-    spdlog::info("epoch {}: finished", epoch_.value());
+    spdlog::info("epoch {}: finished after {} iterations", epoch_.value(), *trained);
     services_.client->send(finished_message(epoch_));
   } else if (cancelled_) {
     spdlog::info("epoch {}: stopped", epoch_.value());

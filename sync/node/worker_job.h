@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/checkpoint/restore_source.h"
 #include "common/job/job.h"
 #include "common/node/control_client.h"
@@ -89,7 +90,7 @@ class WorkerJob final : public TrainerEvents {
 
  private:
   void run();
-  absl::Status prepare_and_train() ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
+  absl::StatusOr<Iteration> prepare_and_train() ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
   absl::Status restore_own_state(const Plan& plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
   absl::Status prepare_synchronisation(Plan plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
   SyncClientOptions sync_options(const Plan& plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
@@ -106,7 +107,8 @@ class WorkerJob final : public TrainerEvents {
   absl::Status give_held(Iteration version, const v1::SaveCheckpoint& save)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
 
-  void report_end(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
+  void report_end(const absl::StatusOr<Iteration>& trained)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(job_thread_);
   void report_checkpoint_failure(Iteration version, const std::string& reason, MissingPart why);
 
   void wake(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -110,6 +110,7 @@ void WorkerNode::on_stop(const v1::StopJob& stop) {
   spdlog::info("epoch {} {}{}{}", stop.epoch(), stop.succeeded() ? "is done" : "is over",
                stop.reason().empty() ? "" : ": ", stop.reason());
   end_epoch(absl::CancelledError(stop.reason()));
+  options_.framework->job_ended(stop.succeeded(), stop.reason());
 }
 
 void WorkerNode::on_save_checkpoint(const v1::SaveCheckpoint& save) {

@@ -48,7 +48,7 @@ PUBLIC = {
     "coordinator": ("coordinator/planning/*.h", "coordinator/records/checkpoint_archive.h", "coordinator/records/durable_job.h",
                     "coordinator/records/earlier_run.h", "coordinator/records/run_directory.h",
                     "coordinator/records/state_directory.h"),
-    "client": ("client/poseidon/client.h",),
+    "client": (),
     "cli": (),
 }
 PRIVATE = ("common/tensor/kernels_body.h", "common/tensor/kernels_variants.h", "common/tensor/kernels/kernels_body.h",
