@@ -2,7 +2,8 @@
 
 // Builds the messages by which a node reports its part in an epoch of a job. Pure.
 //
-// Called by: a worker's job and servers. Calls: nothing; common/node/report_outbox.h keeps the
+// Called by: a worker's job and servers; coordinator/job/recovery.cc, for the words that end an
+// epoch. Calls: nothing; common/node/report_outbox.h keeps the
 // messages and common/node/control_client.h sends them.
 
 #include <cstdint>
@@ -16,6 +17,10 @@
 #include "poseidon/v1/control.pb.h"
 
 namespace poseidon {
+
+/// How StopJob.reason begins where another epoch of the job follows. Any other reason is the end of
+/// the node's part in the job.
+inline constexpr char kJobRecovers[] = "the job recovers: ";
 
 /// Classifies a failure, so that the coordinator can choose a remedy. `restoring`: it happened
 /// while a checkpoint was read.

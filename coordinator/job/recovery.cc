@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/node/job_reports.h"
 #include "coordinator/job/staffing/leavers.h"
 
 namespace poseidon {
@@ -250,7 +251,7 @@ void Recovery::replace(Nanoseconds now, JobActions& actions) {
     return;
   }
   job_.states.transition(JobEvent::kEpochOver, now);
-  ending_.end_epoch(false, absl::StrCat("the job recovers: ", reason_), actions);
+  ending_.end_epoch(false, absl::StrCat(kJobRecovers, reason_), actions);
   vacate_leaving(job_.staffing.members(), job_.roster());
   try_replacing(now, actions);
 }

@@ -4,6 +4,7 @@
 
 #include "common/daemon/log.h"
 #include "common/memory/tensor_memory.h"
+#include "common/node/job_reports.h"
 #include "common/node/node_report.h"
 #include "spdlog/spdlog.h"
 
@@ -110,6 +111,7 @@ void WorkerNode::on_stop(const v1::StopJob& stop) {
   spdlog::info("epoch {} {}{}{}", stop.epoch(), stop.succeeded() ? "is done" : "is over",
                stop.reason().empty() ? "" : ": ", stop.reason());
   end_epoch(absl::CancelledError(stop.reason()));
+  if (!stop.succeeded() && stop.reason().starts_with(kJobRecovers)) return;
   options_.framework->job_ended(stop.succeeded(), stop.reason());
 }
 

@@ -40,7 +40,7 @@ PUBLIC = {
     "models": ("models/shipped.h", "models/net/net.h", "models/net/initialise.h", "models/net/model_tensors.h",
                "models/net/batch_norm_errors.h", "models/net/model_layout.h", "models/weights/*.h"),
     "sync": ("sync/chunks/*.h", "sync/client/factor_engine.h", "sync/client/sync_client.h", "sync/links/peer_stream.h",
-             "sync/node/*.h", "sync/relay/relay_service.h", "sync/states/*.h"),
+             "sync/node/*.h", "sync/relay/relay_service.h", "sync/routes/layer_memory.h", "sync/states/*.h"),
     "server": (),
     "worker": ("worker/data/feed/batches.h", "worker/data/formats/pack.h", "worker/data/formats/record_format.h",
                "worker/data/formats/records_dataset.h", "worker/engine/model_file.h",

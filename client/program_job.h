@@ -1,0 +1,24 @@
+#pragma once
+
+// The job of a program, as it is declared to the cluster. Pure.
+//
+// Called by: client/client.cc. Calls: common/job/job.h, models/net/model_layout.h.
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "models/net/model_layout.h"
+
+namespace poseidon {
+
+struct ProgramJobText {
+  std::string json;  ///< checked, with the schemes that programs can do
+  ModelLayout layout;
+};
+
+/// INVALID_ARGUMENT, for people: a job file's errors, a model that is not declared, a job that
+/// demands factors or a given plan.
+absl::StatusOr<ProgramJobText> parse_program_job(std::string_view text);
+
+}  // namespace poseidon
