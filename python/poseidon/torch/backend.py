@@ -1,0 +1,166 @@
+"""The seam between the front end and a cluster: the calls of poseidon/client.h, and the two that it gets later.
+
+Called by: session.py. Calls: an implementation. LibraryBackend is the real one; the tests have a cluster in memory
+(python/tests/twin.py) that passes through the same calls.
+"""
+
+import abc
+import json
+import os
+import threading
+
+import torch
+
+from poseidon import _library
+from poseidon.errors import Error, Invalid, Refused
+
+
+class Backend(abc.ABC):
+    """One worker's part in one job. Used by one thread at a time. Errors are those of poseidon/errors.py.
+
+    Made from a job (docs/job.md, its model declared) and options (poseidon/client.h).
+    """
+
+    # What it can besides poseidon/client.h:
+    #   "sums"   a job with {"optimizer": {"type": "sum"}}: the parameters' memory of a layer receives the mean of all
+    #            workers' gradients in place of parameters. Until the first step it has what worker 0 wrote there.
+    #   "rates"  step() takes the rates of this step; without it, a job keeps those that it began with.
+    can = frozenset()
+
+    @abc.abstractmethod
+    def layer(self, layer):
+        """(parameters, gradients) of a layer of the declaration: 1-dimensional float32 tensors, views of its memory."""
+
+    @abc.abstractmethod
+    def state(self):
+        """The declared state end to end, likewise; None where none is declared."""
+
+    @abc.abstractmethod
+    def join(self):
+        """Waits for all workers. Worker 0's parameters and state are now everyone's, or a checkpoint's."""
+
+    @abc.abstractmethod
+    def rank(self): ...
+
+    @abc.abstractmethod
+    def world_size(self): ...
+
+    @abc.abstractmethod
+    def iteration(self):
+        """The steps that the job's parameters have seen."""
+
+    @abc.abstractmethod
+    def gradient(self, layer):
+        """The layer's gradient is in its memory and stays there until wait(layer) has returned after the step."""
+
+    @abc.abstractmethod
+    def step(self, loss, rates):
+        """Ends the iteration. loss: a number, NaN where unknown. rates: per parameter group (learning rate, weight decay),
+        () in a job that sums."""
+
+    @abc.abstractmethod
+    def wait(self, layer):
+        """Until the layer's parameters (or sums) have all steps that were ended."""
+
+    @abc.abstractmethod
+    def finish(self):
+        """After the last step, called by all workers. The job is done."""
+
+    @abc.abstractmethod
+    def close(self):
+        """Leaves the job if it has not ended. The memory is gone afterwards."""
+
+
+class LibraryBackend(Backend):
+    """By the client library."""
+
+    def __init__(self, job, options):
+        if job["optimizer"]["type"] == "sum":
+            raise Refused("this version of the client library has servers that step, not servers that only sum: it takes "
+                          "step=\"server\" with torch.optim.SGD, Adam or AdamW")
+        self._rates = None
+        self._left_behind = None
+        self._client = _library.Client(json.dumps(job), json.dumps(options))
+
+    def layer(self, layer):
+        parameters, gradients = self._client.layer(layer)
+        return torch.frombuffer(parameters, dtype=torch.float32), torch.frombuffer(gradients, dtype=torch.float32)
+
+    def state(self):
+        values = self._client.state()
+        return None if values is None else torch.frombuffer(values, dtype=torch.float32)
+
+    def join(self):
+        self._interruptible(self._client.join)
+
+    def rank(self):
+        return self._client.rank()
+
+    def world_size(self):
+        return self._client.world_size()
+
+    def iteration(self):
+        return self._client.iteration()
+
+    def gradient(self, layer):
+        self._client.gradient(layer)
+
+    def step(self, loss, rates):
+        self._rates = self._rates or rates
+        if rates != self._rates:
+            raise Invalid(f"the rates (learning rate, weight decay) of the parameter groups were {self._rates} when the job began "
+                          f"and are {rates} now: this version of the client library keeps those of the beginning, so a "
+                          "scheduler cannot be used yet")
+        self._client.step(loss)
+
+    def wait(self, layer):
+        self._client.wait(layer)
+
+    def finish(self):
+        self._interruptible(self._client.finish)
+
+    def close(self):
+        if self._left_behind is None or not self._left_behind.is_alive():
+            self._client.close()
+
+    def _interruptible(self, call):
+        """Runs a long call of the library on a thread of its own, so that Ctrl-C ends the wait for it."""
+        failure = []
+
+        def run():
+            try:
+                call()
+            except Error as error:
+                failure.append(error)
+
+        thread = self._left_behind = threading.Thread(target=run, name="poseidon call", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(0.2)
+        if failure:
+            raise failure[0]
+
+
+def options_from(environment=os.environ):
+    """The options for a cluster as launchers name it; None without a cluster."""
+    coordinator = environment.get("POSEIDON_COORDINATOR")
+    world_size = _number(environment, "WORLD_SIZE", 1)
+    if not coordinator:
+        if world_size > 1:
+            raise Invalid(f"WORLD_SIZE is {world_size}, so this is one of several workers, but POSEIDON_COORDINATOR is not set: set "
+                          "it to the coordinator's host:port")
+        return None
+    options = {"coordinator": coordinator, "rank": _number(environment, "RANK", -1)}
+    if "WORLD_SIZE" in environment:
+        options["workers"] = world_size
+    if "POSEIDON_SERVERS" in environment:
+        options["servers"] = _number(environment, "POSEIDON_SERVERS", 1)
+    return options
+
+
+def _number(environment, name, default):
+    text = environment.get(name, str(default))
+    try:
+        return int(text)
+    except ValueError:
+        raise Invalid(f"{name} is {text!r}; it must be a whole number") from None

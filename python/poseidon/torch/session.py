@@ -1,0 +1,299 @@
+"""A script's part in one job: gradients leave as autograd completes them, forward passes wait for what they read.
+
+One iteration: each parameter's gradient arrives (on_gradient); a layer with all of them is reported to the backend; the
+optimizer's step ends the iteration; the next forward pass of each module waits for the layers that it reads.
+
+Invariants
+1. A layer's gradient memory is written only while the layer is not landing and not reported.
+2. A layer lands once per iteration, before its next gradient, whoever waits first.
+3. After a step every gradient is None.
+Used by the thread that trains; autograd calls on_gradient on it. In a forked process every call raises.
+
+Called by: distribute.py, hooks.py, steps.py, the package's functions. Calls: backend.py, memory.py, modes.py.
+"""
+
+import contextlib
+import math
+import os
+
+import torch
+
+from poseidon.errors import Error, Invalid, Rewound
+from poseidon.torch import modes, registered
+
+
+class Alone:
+    """A cluster of one: nothing is hooked, nothing is sent."""
+
+    rank, world_size, iteration, rewinds = 0, 1, 0, 0
+    counts_steps = False
+
+    def report(self, loss):
+        pass
+
+    def register_state(self, name, thing):
+        pass
+
+    def wait_all(self):
+        pass
+
+    def finish(self):
+        pass
+
+    def close(self):
+        pass
+
+    def no_sync(self):
+        return contextlib.nullcontext()
+
+    def clip(self, parameters, max_norm, norm_type):
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
+
+
+class Session:
+    counts_steps = True
+
+    def __init__(self, model, optimizer, backend, layers, state, clip_norm, loss_layer):
+        """layers: LayerMemory of each; state: memory.State or None; loss_layer: index of a layer of one element, or None."""
+        self.model, self.optimizer, self.backend = model, optimizer, backend
+        self.layers, self.state, self.clip_norm = layers, state, clip_norm
+        self.slots = [slot for layer in layers for slot in layer.slots]
+        self.frozen = [p for group in optimizer.param_groups for p in group["params"] if not p.requires_grad]
+        self.original_class = type(optimizer)
+        self.loss_memory = None if loss_layer is None else backend.layer(loss_layer)
+        self.loss_layer = loss_layer
+        self.mode = None
+        self.objects = {}          # registered: name -> object
+        self.rewound = False       # the job went back: the rest of this iteration of the script counts for nothing
+        self.rewinds = 0
+        self.open = True
+        self.first_step_done = None  # hooks.py: tells which layers no hook waits for
+        self.read_unseen = []        # these
+        self._syncing = True
+        self._loss = math.nan
+        self._pid = os.getpid()
+
+    # Joining and leaving.
+
+    @torch.no_grad()
+    def join(self, step):
+        for slot in self.slots:
+            slot.value.copy_(slot.parameter)
+        if self.state is not None:
+            self.state.store()
+        self.backend.join()
+        self.rank, self.world_size = self.backend.rank(), self.backend.world_size()
+        self.mode = modes.MODES[step](self, self.optimizer)
+        for slot in self.slots:
+            self.mode.place(slot)
+        if self.state is not None:
+            self.state.load()
+
+    def finish(self):
+        """The job is done when all workers call this."""
+        if self.open:
+            self.wait_all()
+            self.backend.finish()
+            self.close()
+
+    def close(self):
+        """Leaves the job. Parameters stay as they are, in memory of torch's own."""
+        if not self.open or os.getpid() != self._pid:
+            return
+        self.open = False
+        for slot in self.slots:
+            slot.parameter.grad = None
+            if slot.placed:
+                slot.parameter.data = slot.value.clone()
+        self.backend.close()
+
+    def check_usable(self):
+        if os.getpid() != self._pid:
+            raise Invalid("this process was forked from one that trains (a DataLoader's worker?): only that one can train and wait "
+                          "for parameters")
+        if not self.open:
+            raise Invalid("this script has left its job: it has finished, or it failed before")
+
+    # One iteration.
+
+    @property
+    def iteration(self):
+        return self.backend.iteration()
+
+    def on_gradient(self, layer, slot):
+        """The gradient of one backward pass has been accumulated."""
+        self.check_usable()
+        if slot.ready:
+            raise Invalid(f"parameter {slot.name} got another gradient after its gradient was sent: put every backward pass but the last of "
+                          "an iteration under poseidon.no_sync(model)")
+        self.wait(layer)
+        slot.take_gradient()
+        if not self._syncing or self.rewound:
+            return
+        slot.ready = True
+        layer.missing -= 1
+        if layer.missing == 0:
+            self._send(layer)
+
+    def end_iteration(self, rates):
+        self.check_usable()
+        self.check_unchanged()
+        if not self.rewound:
+            for layer in self.layers:
+                if not layer.reported:
+                    self._complete(layer)
+            self._send_loss()
+            if self.state is not None and self.rank == 0:
+                self._store_state()
+        if not self.rewound:
+            self._call(self.backend.step, self._loss, rates)
+        self._loss = math.nan
+        landing = not self.rewound
+        for layer in self.layers:
+            layer.begin_iteration()
+            layer.landing = landing
+        self.rewound = False
+
+    def check_unchanged(self):
+        for parameter in self.frozen:
+            if parameter.requires_grad:
+                raise Invalid("a parameter that was frozen at distribute() requires a gradient now: the layers of a job cannot change; "
+                              "unfreeze it before distribute()")
+        for slot in self.slots:
+            slot.check_placed()
+            if slot.ready and slot.parameter.grad is None:
+                raise Invalid(f"the gradient of {slot.name} was removed after it was sent: call zero_grad() after step(), or put backward passes "
+                              "whose gradients are thrown away under poseidon.no_sync(model)")
+
+    def check_nothing_sent(self):
+        if self.open and any(slot.ready for slot in self.slots):
+            raise Invalid("zero_grad() between backward() and step(): the gradients are sent already. Call it after step(), or put backward "
+                          "passes whose gradients are thrown away under poseidon.no_sync(model)")
+
+    @torch.no_grad()
+    def _complete(self, layer):
+        """Reports a layer whose backward pass did not reach all parameters: those without a gradient count as zeros."""
+        self.wait(layer)
+        for slot in layer.slots:
+            if not slot.parameter.requires_grad:
+                raise Invalid(f"parameter {slot.name} was frozen after distribute(): the layers of a job cannot change; freeze it before")
+            if slot.parameter.grad is None:
+                slot.gradient.zero_()
+            elif not slot.ready:
+                slot.take_gradient()
+        self._send(layer)
+
+    def _send(self, layer):
+        layer.reported = True
+        if not self.rewound:
+            self._call(self.backend.gradient, layer.index)
+
+    def _send_loss(self):
+        if self.loss_layer is not None and not self.rewound:
+            self.backend.wait(self.loss_layer)
+            self.loss_memory[1].fill_(self._loss)
+            self.backend.gradient(self.loss_layer)
+
+    def mean_loss(self):
+        """The mean of all workers' losses of the last iteration; None where the job does not sum it."""
+        if self.loss_layer is None:
+            return None
+        self.backend.wait(self.loss_layer)
+        return self.loss_memory[0].item()
+
+    @torch.no_grad()
+    def wait(self, layer):
+        if layer.landing:
+            self.check_usable()
+            self._call(self.backend.wait, layer.index)
+            if layer.landing:
+                layer.landing = False
+                self.mode.land(layer)
+
+    def wait_all(self):
+        self.check_usable()
+        for layer in self.layers:
+            self.wait(layer)
+
+    def original_step(self, closure):
+        return self.original_class.step(self.optimizer, closure) if closure else self.original_class.step(self.optimizer)
+
+    def step(self, closure):
+        if getattr(self.optimizer, "found_inf", None) is not None:
+            raise Invalid("torch.amp.GradScaler cannot be used with poseidon.torch yet: use bfloat16 autocast, which needs no scaling")
+        result = self.mode.step(closure)
+        if self.first_step_done is not None:
+            self.read_unseen, self.first_step_done = self.first_step_done(), None
+        for layer in self.read_unseen:
+            self.wait(layer)
+        return result
+
+    def _call(self, function, *arguments):
+        """What the job does after a loss is no error of the script: what it was about to do counts for nothing."""
+        try:
+            function(*arguments)
+        except Rewound as rewound:
+            if self.mode.sums:
+                raise Error(f"{rewound}; a script with step=\"layer\" or \"worker\" cannot go back yet, start it again") from rewound
+            self._go_back()
+
+    @torch.no_grad()
+    def _go_back(self):
+        self.rewound = True
+        self.rewinds += 1
+        for layer in self.layers:
+            layer.landing = False
+            self.mode.land(layer)
+        if self.state is not None:
+            self.state.load()
+            self._load_objects()
+
+    def settle(self):
+        """Between two iterations: after a rewind, begins the job's iteration anew."""
+        if self.rewound:
+            self.rewound = False
+            for layer in self.layers:
+                layer.begin_iteration()
+                layer.landing = False
+
+    # What else a script says.
+
+    def report(self, loss):
+        self._loss = float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        before, self._syncing = self._syncing, False
+        try:
+            yield
+        finally:
+            self._syncing = before
+
+    def clip(self, parameters, max_norm, norm_type):
+        given = {id(p) for p in ([parameters] if isinstance(parameters, torch.Tensor) else parameters)}
+        if not {id(slot.parameter) for slot in self.slots} <= given:
+            raise Invalid("clip_grad_norm_ of some of the parameters: the norm is that of all; pass model.parameters()")
+        return self.mode.clip(float(max_norm), float(norm_type))
+
+    def register_state(self, name, thing):
+        if self.state is None or self.state.objects is None:
+            raise Invalid(f"no room for {name!r}: say distribute(..., registered_bytes=4096)")
+        if name in self.objects:
+            raise Invalid(f"an object is registered as {name!r} already")
+        registered.encode({name: thing.state_dict()}, self.state.objects.numel())
+        self.objects[name] = thing
+        if self.iteration > 0:
+            self._load_objects()
+
+    def _store_state(self):
+        with torch.no_grad():
+            self.state.store()
+            if self.objects:
+                states = {name: thing.state_dict() for name, thing in self.objects.items()}
+                self.state.objects.copy_(registered.encode(states, self.state.objects.numel()))
+
+    def _load_objects(self):
+        if self.objects:
+            for name, state in registered.decode(self.state.objects).items():
+                if name in self.objects:
+                    self.objects[name].load_state_dict(state)
