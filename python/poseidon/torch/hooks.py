@@ -9,8 +9,6 @@ Hooks are functions, not methods: a copy of a module (copy.deepcopy, for average
 Called by: distribute.py. Calls: session.py.
 """
 
-import functools
-
 import torch
 
 from poseidon.errors import Invalid
@@ -31,7 +29,7 @@ def hook_model(session):
     watch_first_iteration(session, readers)
     model.register_state_dict_pre_hook(lambda module, prefix, keep_vars: _wait_for_state(session))
     if not session.mode.sums:
-        model._register_load_state_dict_pre_hook(functools.partial(_refuse_load, session), with_module=True)
+        model._register_load_state_dict_pre_hook(_load_hook(session), with_module=True)
 
 
 def _gradient_hook(session, layer, slot):
@@ -56,10 +54,13 @@ def _wait_for_state(session):
         session.wait_all()
 
 
-def _refuse_load(session, module, *_):
-    if session.open and module is session.model:
-        raise Invalid("load_state_dict() after distribute(): the parameters are the servers' now; load before distribute(), or use "
-                      "step=\"layer\"")
+def _load_hook(session):
+    def hook(module, *_):
+        if session.open and module is model:
+            raise Invalid("load_state_dict() after distribute(): the parameters are the servers' now; load before distribute(), or use "
+                          "step=\"layer\"")
+    model = session.model
+    return hook
 
 
 def watch_first_iteration(session, readers):
