@@ -418,6 +418,7 @@ class SessionTest(unittest.TestCase):
                 if value is not None:
                     poseidon.report(loss=value)
                 optimizer.step()
+            poseidon.wait()
             losses = dict(make_backend.args[0].losses)
             poseidon.finish()
             return losses

@@ -165,12 +165,16 @@ class TwinBackend(Backend):
             self.cluster.sent.setdefault((self._steps, layer), {})[self._rank] = self.sent[layer]
             self.cluster.changed.notify_all()
 
-    def step(self, loss, rates):
+    def rates(self, rates):
+        with self.cluster.changed:
+            self.cluster.rates.setdefault(self._steps, {})[self._rank] = rates
+            self.cluster.changed.notify_all()
+
+    def step(self, loss):
         missing = [i for i, sent in enumerate(self.sent) if sent is None]
         if missing:
             raise Invalid(f"layers {missing} were not reported")
         with self.cluster.changed:
-            self.cluster.rates.setdefault(self._steps, {})[self._rank] = rates
             self.cluster.losses[self._steps, self._rank] = loss
             if self._rank == 0 and self._state is not None:
                 self.cluster.state = self._state.clone()

@@ -24,7 +24,7 @@ class Backend(abc.ABC):
     # What it can besides poseidon/client.h:
     #   "sums"   a job with {"optimizer": {"type": "sum"}}: the parameters' memory of a layer receives the mean of all
     #            workers' gradients in place of parameters. Until the first step it has what worker 0 wrote there.
-    #   "rates"  step() takes the rates of this step; without it, a job keeps those that it began with.
+    #   "rates"  rates() may be other ones with each step; without it, a job keeps those that it began with.
     can = frozenset()
 
     @abc.abstractmethod
@@ -54,9 +54,13 @@ class Backend(abc.ABC):
         """The layer's gradient is in its memory and stays there until wait(layer) has returned after the step."""
 
     @abc.abstractmethod
-    def step(self, loss, rates):
-        """Ends the iteration. loss: a number, NaN where unknown. rates: per parameter group (learning rate, weight decay),
-        () in a job that sums."""
+    def rates(self, rates):
+        """Those of this iteration's step, per parameter group: (learning rate, weight decay). After all gradients, before
+        step(); not in a job that sums."""
+
+    @abc.abstractmethod
+    def step(self, loss):
+        """Ends the iteration; the state is copied. loss: a number, NaN where unknown."""
 
     @abc.abstractmethod
     def wait(self, layer):
@@ -105,12 +109,14 @@ class LibraryBackend(Backend):
     def gradient(self, layer):
         self._client.gradient(layer)
 
-    def step(self, loss, rates):
+    def rates(self, rates):
         self._rates = self._rates or rates
         if rates != self._rates:
             raise Invalid(f"the rates (learning rate, weight decay) of the parameter groups were {self._rates} when the job began "
                           f"and are {rates} now: this version of the client library keeps those of the beginning, so a "
                           "scheduler cannot be used yet")
+
+    def step(self, loss):
         self._client.step(loss)
 
     def wait(self, layer):

@@ -7,6 +7,7 @@ Invariants
 1. A layer's gradient memory is written only while the layer is not landing and not reported.
 2. A layer lands once per iteration, before its next gradient, whoever waits first.
 3. After a step every gradient is None.
+4. The state that goes with N steps is that at the beginning of iteration N, after what a script does behind optimizer.step().
 Used by the thread that trains; autograd calls on_gradient on it. In a forked process every call raises.
 
 Called by: distribute.py, hooks.py, steps.py, the package's functions. Calls: backend.py, memory.py, modes.py.
@@ -20,6 +21,8 @@ import torch
 
 from poseidon.errors import Error, Invalid, Rewound
 from poseidon.torch import modes, registered
+
+GROUPS = "poseidon.groups"  # beside registered objects: a scheduler's state does not have the learning rates that it has set
 
 
 class Alone:
@@ -66,6 +69,8 @@ class Session:
         self.objects = {}          # registered: name -> object
         self.rewound = False       # the job went back: the rest of this iteration of the script counts for nothing
         self.rewinds = 0
+        self._settled = 0          # rewinds that settle() has seen
+        self._stepping = False     # the last iteration has not been ended for the backend
         self.open = True
         self.first_step_done = None  # hooks.py: tells which layers no hook waits for
         self.read_unseen = []        # these
@@ -118,6 +123,7 @@ class Session:
 
     @property
     def iteration(self):
+        self.begin_iteration()
         return self.backend.iteration()
 
     def on_gradient(self, layer, slot):
@@ -143,16 +149,26 @@ class Session:
                 if not layer.reported:
                     self._complete(layer)
             self._send_loss()
-            if self.state is not None and self.rank == 0:
-                self._store_state()
-        if not self.rewound:
-            self._call(self.backend.step, self._loss, rates)
-        self._loss = math.nan
-        landing = not self.rewound
+        if not self.rewound and rates:
+            self._call(self.backend.rates, rates)
+        self._stepping = not self.rewound
         for layer in self.layers:
             layer.begin_iteration()
-            layer.landing = landing
+            layer.landing = self._stepping
         self.rewound = False
+
+    @torch.no_grad()
+    def begin_iteration(self):
+        """Ends the last iteration for the backend, now that the script has changed what it changes after optimizer.step()."""
+        if not self._stepping:
+            return
+        self._stepping = False
+        if self.state is not None and self.rank == 0:
+            self.state.store()
+            if self.objects:
+                self.state.objects.copy_(registered.encode(self._states(), self.state.objects.numel()))
+        self._call(self.backend.step, self._loss)
+        self._loss = math.nan
 
     def check_unchanged(self):
         for parameter in self.frozen:
@@ -205,7 +221,9 @@ class Session:
     def wait(self, layer):
         if layer.landing:
             self.check_usable()
-            self._call(self.backend.wait, layer.index)
+            self.begin_iteration()
+            if layer.landing:
+                self._call(self.backend.wait, layer.index)
             if layer.landing:
                 layer.landing = False
                 self.mode.land(layer)
@@ -244,17 +262,20 @@ class Session:
         for layer in self.layers:
             layer.landing = False
             self.mode.land(layer)
+
+    @torch.no_grad()
+    def settle(self):
+        """Between two iterations of a script that can go back: after a rewind, all is as the job's iteration began."""
+        self.begin_iteration()
+        if self.rewinds == self._settled:
+            return
+        self._settled, self.rewound = self.rewinds, False
+        for layer in self.layers:
+            layer.begin_iteration()
+            layer.landing = False
         if self.state is not None:
             self.state.load()
             self._load_objects()
-
-    def settle(self):
-        """Between two iterations: after a rewind, begins the job's iteration anew."""
-        if self.rewound:
-            self.rewound = False
-            for layer in self.layers:
-                layer.begin_iteration()
-                layer.landing = False
 
     # What else a script says.
 
@@ -276,6 +297,7 @@ class Session:
         return self.mode.clip(float(max_norm), float(norm_type))
 
     def register_state(self, name, thing):
+        """thing: as it is when an iteration begins."""
         if self.state is None or self.state.objects is None:
             raise Invalid(f"no room for {name!r}: say distribute(..., registered_bytes=4096)")
         if name in self.objects:
@@ -285,15 +307,23 @@ class Session:
         if self.iteration > 0:
             self._load_objects()
 
-    def _store_state(self):
-        with torch.no_grad():
-            self.state.store()
-            if self.objects:
-                states = {name: thing.state_dict() for name, thing in self.objects.items()}
-                self.state.objects.copy_(registered.encode(states, self.state.objects.numel()))
+    def _states(self):
+        groups = [{key: float(value) for key, value in group.items() if key != "params" and _is_number(value)}
+                  for group in self.optimizer.param_groups]
+        return {name: thing.state_dict() for name, thing in self.objects.items()} | {GROUPS: groups}
 
     def _load_objects(self):
-        if self.objects:
-            for name, state in registered.decode(self.state.objects).items():
-                if name in self.objects:
-                    self.objects[name].load_state_dict(state)
+        states = registered.decode(self.state.objects) if self.objects else {}
+        for name, thing in self.objects.items():
+            if name in states:
+                thing.load_state_dict(states[name])
+        for group, values in zip(self.optimizer.param_groups, states.get(GROUPS, [])):
+            for key, value in values.items():
+                if isinstance(group[key], torch.Tensor):
+                    group[key].fill_(value)
+                else:
+                    group[key] = type(group[key])(value)
+
+
+def _is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool) or isinstance(value, torch.Tensor) and value.numel() == 1
