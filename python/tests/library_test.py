@@ -142,7 +142,7 @@ class LoadTest(unittest.TestCase):
             _library.load({"POSEIDON_CLIENT_LIBRARY": _ctypes.__file__})
 
     def test_every_function_of_the_header_is_declared(self):
-        header = pathlib.Path(__file__).resolve().parents[2] / "client/include/poseidon/client.h"
+        header = pathlib.Path(__file__).resolve().parents[2] / "client/poseidon/client.h"
         if not header.exists():
             self.skipTest("poseidon/client.h is not in this tree")
         self.assertLessEqual(set(_library.FUNCTIONS), set(re.findall(r"\b(poseidon_\w+)\(", header.read_text())))
@@ -163,7 +163,7 @@ class LibraryBackendTest(unittest.TestCase):
             self.assertEqual(torch.frombuffer(library.state, dtype=torch.float32)[:2].tolist(), model[1].running_mean.tolist())
             poseidon.finish()
         (job, options), = library.jobs
-        self.assertEqual(options, {"coordinator": "here:1", "rank": 0, "workers": 1, "servers": 2})
+        self.assertEqual(options, {"coordinator": "here:1", "rank": 0, "workers": 1, "servers": 2, "wait_timeout_s": 1})
         self.assertEqual((job["name"], job["sync"], job["checkpoint"]),
                          ("digits", {"scheme": "auto", "wire_dtype": "bf16"}, {"every_iterations": 10}))
         self.assertEqual(library.steps, 3)
@@ -184,6 +184,18 @@ class LibraryBackendTest(unittest.TestCase):
                 model = network()
                 poseidon.distribute(model, torch.optim.SGD(model.parameters(), lr=0.5))
             self.assertEqual(library.calls[-1], "poseidon_destroy")
+
+    def test_waits_are_in_parts(self):
+        library = FakeLibrary()
+        with cluster(library):
+            model = network()
+            model, optimizer = poseidon.distribute(model, torch.optim.SGD(model.parameters(), lr=0.5), options={"wait_timeout_s": 0.01})
+            train(model, optimizer, 1)
+            library.fail["poseidon_wait"] = (3, b"server 1 does not answer")
+            with self.assertRaisesRegex(Timeout, "server 1 does not answer"):
+                poseidon.wait()
+            self.assertGreater(library.calls.count("poseidon_wait"), 1)
+            current().close()
 
     def test_what_this_version_lacks(self):
         with cluster(FakeLibrary()):

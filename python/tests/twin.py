@@ -2,7 +2,7 @@
 
 It passes through the calls of poseidon/torch/backend.py and is as unkind as the contract allows:
   - between gradient(layer) and wait(layer) the worker's parameters of the layer are NaN: who reads them sees it;
-  - a gradient that changes while it is sent is an error;
+  - a gradient that changes while it is sent is an error, and so is one that is reported while a layer is landing;
   - every wait has a deadline.
 Gradients are summed in the order of ranks. Called by: the tests here.
 """
@@ -119,6 +119,7 @@ class TwinBackend(Backend):
         elements = [sum(count for _, count in tensors) for tensors in self.tensors]
         self.memory = [(torch.zeros(count), torch.zeros(count)) for count in elements]
         self.sent = [None] * len(elements)
+        self.landing = set()  # layers that have not been waited for since the last step
         state = job["model"].get("state", [])
         self._state = torch.zeros(sum(math.prod(entry["shape"]) for entry in state)) if state else None
 
@@ -158,6 +159,8 @@ class TwinBackend(Backend):
     def gradient(self, layer):
         if self.sent[layer] is not None:
             raise Invalid(f"layer {layer} was reported twice")
+        if self.landing:
+            raise Invalid(f"layer {layer} was reported while layers {self.landing} had not been waited for")
         parameters, gradients = self.memory[layer]
         self.sent[layer] = gradients.clone()
         parameters.fill_(float("nan"))
@@ -180,6 +183,7 @@ class TwinBackend(Backend):
                 self.cluster.state = self._state.clone()
             self.cluster.changed.notify_all()
         self._steps += 1
+        self.landing = set(range(len(self.sent)))
 
     def wait(self, layer):
         cluster, (parameters, gradients) = self.cluster, self.memory[layer]
@@ -196,6 +200,7 @@ class TwinBackend(Backend):
             cluster.wait_until(landed, f"parameters of layer {layer}")
             parameters.copy_(cluster.layers[layer].values)
         self.sent[layer] = None
+        self.landing.discard(layer)
 
     def finish(self):
         for layer in range(len(self.memory)):

@@ -8,11 +8,15 @@ import abc
 import json
 import os
 import threading
+import time
 
 import torch
 
 from poseidon import _library
-from poseidon.errors import Error, Invalid, Refused
+from poseidon.errors import Error, Invalid, Refused, Timeout
+
+WAIT_TIMEOUT_S = 43200  # as the library's own
+INTERRUPTIBLE_S = 1
 
 
 class Backend(abc.ABC):
@@ -51,7 +55,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def gradient(self, layer):
-        """The layer's gradient is in its memory and stays there until wait(layer) has returned after the step."""
+        """The layer's gradient is in its memory, and stays there until all layers have been waited for after the step."""
 
     @abc.abstractmethod
     def rates(self, rates):
@@ -83,8 +87,9 @@ class LibraryBackend(Backend):
             raise Refused("this version of the client library has servers that step, not servers that only sum: it takes "
                           "step=\"server\" with torch.optim.SGD, Adam or AdamW")
         self._rates = None
-        self._left_behind = None
-        self._client = _library.Client(json.dumps(job), json.dumps(options))
+        self._joining = None
+        self._wait_timeout_s = options.get("wait_timeout_s", WAIT_TIMEOUT_S)
+        self._client = _library.Client(json.dumps(job), json.dumps(options | {"wait_timeout_s": INTERRUPTIBLE_S}))
 
     def layer(self, layer):
         parameters, gradients = self._client.layer(layer)
@@ -95,7 +100,21 @@ class LibraryBackend(Backend):
         return None if values is None else torch.frombuffer(values, dtype=torch.float32)
 
     def join(self):
-        self._interruptible(self._client.join)
+        """On a thread of its own, so that Ctrl-C ends the wait for it."""
+        failure = []
+
+        def run():
+            try:
+                self._client.join()
+            except Error as error:
+                failure.append(error)
+
+        self._joining = threading.Thread(target=run, name="poseidon join", daemon=True)
+        self._joining.start()
+        while self._joining.is_alive():
+            self._joining.join(0.2)
+        if failure:
+            raise failure[0]
 
     def rank(self):
         return self._client.rank()
@@ -107,7 +126,7 @@ class LibraryBackend(Backend):
         return self._client.iteration()
 
     def gradient(self, layer):
-        self._client.gradient(layer)
+        self._patiently(self._client.gradient, layer)
 
     def rates(self, rates):
         self._rates = self._rates or rates
@@ -117,34 +136,28 @@ class LibraryBackend(Backend):
                           "scheduler cannot be used yet")
 
     def step(self, loss):
-        self._client.step(loss)
+        self._patiently(self._client.step, loss)
 
     def wait(self, layer):
-        self._client.wait(layer)
+        self._patiently(self._client.wait, layer)
 
     def finish(self):
-        self._interruptible(self._client.finish)
+        self._patiently(self._client.finish)
 
     def close(self):
-        if self._left_behind is None or not self._left_behind.is_alive():
+        if self._joining is None or not self._joining.is_alive():
             self._client.close()
 
-    def _interruptible(self, call):
-        """Runs a long call of the library on a thread of its own, so that Ctrl-C ends the wait for it."""
-        failure = []
-
-        def run():
+    def _patiently(self, call, *arguments):
+        """A call that may wait long, in short parts: Ctrl-C is heard between two of them."""
+        begin = None
+        while True:
             try:
-                call()
-            except Error as error:
-                failure.append(error)
-
-        thread = self._left_behind = threading.Thread(target=run, name="poseidon call", daemon=True)
-        thread.start()
-        while thread.is_alive():
-            thread.join(0.2)
-        if failure:
-            raise failure[0]
+                return call(*arguments)
+            except Timeout:
+                begin = begin or time.monotonic()
+                if time.monotonic() - begin >= self._wait_timeout_s:
+                    raise
 
 
 def options_from(environment=os.environ):

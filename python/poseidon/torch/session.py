@@ -4,7 +4,7 @@ One iteration: each parameter's gradient arrives (on_gradient); a layer with all
 optimizer's step ends the iteration; the next forward pass of each module waits for the layers that it reads.
 
 Invariants
-1. A layer's gradient memory is written only while the layer is not landing and not reported.
+1. A layer's gradient memory is written only while no layer is landing and it is not reported.
 2. A layer lands once per iteration, before its next gradient, whoever waits first.
 3. After a step every gradient is None.
 4. The state that goes with N steps is that at the beginning of iteration N, after what a script does behind optimizer.step().
@@ -70,6 +70,7 @@ class Session:
         self.rewound = False       # the job went back: the rest of this iteration of the script counts for nothing
         self.rewinds = 0
         self._settled = 0          # rewinds that settle() has seen
+        self._landed = True        # no layer is landing
         self._stepping = False     # the last iteration has not been ended for the backend
         self.open = True
         self.first_step_done = None  # hooks.py: tells which layers no hook waits for
@@ -132,7 +133,8 @@ class Session:
         if slot.ready:
             raise Invalid(f"parameter {slot.name} got another gradient after its gradient was sent: put every backward pass but the last of "
                           "an iteration under poseidon.no_sync(model)")
-        self.wait(layer)
+        if not self._landed:
+            self.wait_all()
         slot.take_gradient()
         if not self._syncing or self.rewound:
             return
@@ -145,6 +147,7 @@ class Session:
         self.check_usable()
         self.check_unchanged()
         if not self.rewound:
+            self.wait_all()
             for layer in self.layers:
                 if not layer.reported:
                     self._complete(layer)
@@ -155,7 +158,7 @@ class Session:
         for layer in self.layers:
             layer.begin_iteration()
             layer.landing = self._stepping
-        self.rewound = False
+        self.rewound, self._landed = False, not self._stepping
 
     @torch.no_grad()
     def begin_iteration(self):
@@ -189,7 +192,6 @@ class Session:
     @torch.no_grad()
     def _complete(self, layer):
         """Reports a layer whose backward pass did not reach all parameters: those without a gradient count as zeros."""
-        self.wait(layer)
         for slot in layer.slots:
             if not slot.parameter.requires_grad:
                 raise Invalid(f"parameter {slot.name} was frozen after distribute(): the layers of a job cannot change; freeze it before")
@@ -206,7 +208,6 @@ class Session:
 
     def _send_loss(self):
         if self.loss_layer is not None and not self.rewound:
-            self.backend.wait(self.loss_layer)
             self.loss_memory[1].fill_(self._loss)
             self.backend.gradient(self.loss_layer)
 
@@ -232,6 +233,7 @@ class Session:
         self.check_usable()
         for layer in self.layers:
             self.wait(layer)
+        self._landed = True
 
     def original_step(self, closure):
         return self.original_class.step(self.optimizer, closure) if closure else self.original_class.step(self.optimizer)
@@ -259,6 +261,7 @@ class Session:
     def _go_back(self):
         self.rewound = True
         self.rewinds += 1
+        self.rank, self.world_size = self.backend.rank(), self.backend.world_size()
         for layer in self.layers:
             layer.landing = False
             self.mode.land(layer)
