@@ -36,17 +36,25 @@ def _gradient_hook(session, layer, slot):
     def hook(parameter):
         if session.open:
             session.on_gradient(layer, slot)
-    return torch.compiler.disable(hook)
+    return hook
 
 
 def wait_before_forward(session, module, layers):
     layers = tuple(layers)
 
-    def hook(module, inputs):
+    def wait():
         for layer in layers:
             if layer.landing and session.open:
                 session.wait(layer)
-    module.register_forward_pre_hook(torch.compiler.disable(hook), prepend=True)
+
+    outside = torch.compiler.disable(wait)  # a compiled graph would remember whether a layer was landing
+
+    def hook(module, inputs):
+        if torch.compiler.is_compiling():
+            outside()
+        else:
+            wait()
+    module.register_forward_pre_hook(hook, prepend=True)
 
 
 def _wait_for_state(session):

@@ -28,6 +28,8 @@ class Slot:
         grad = self.parameter.grad
         if grad is self.gradient:
             return
+        if grad.requires_grad:  # backward(create_graph=True)
+            grad = grad.detach()
         self.gradient.copy_(grad.to_dense() if grad.is_sparse else grad)
         if self.in_place:
             self.parameter.grad = self.gradient
@@ -55,10 +57,11 @@ class Slot:
 class LayerMemory:
     """One layer while training: its slots, and where its gradient and parameters are on their way."""
 
-    __slots__ = ("index", "name", "module", "slots", "missing", "reported", "landing")
+    __slots__ = ("index", "name", "module", "slots", "copied", "missing", "reported", "landing")
 
     def __init__(self, index, name, module, slots):
         self.index, self.name, self.module, self.slots = index, name, module, slots
+        self.copied = [slot for slot in slots if not slot.in_place]
         self.missing = len(slots)  # slots that are not ready
         self.reported = False      # this iteration's gradient is on its way
         self.landing = False       # what the last step made of it has not been waited for

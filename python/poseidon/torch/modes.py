@@ -25,9 +25,8 @@ class ServerMode:
         slot.place_parameter()
 
     def land(self, layer):
-        for slot in layer.slots:
-            if not slot.in_place:
-                slot.copy_parameter()
+        for slot in layer.copied:
+            slot.copy_parameter()
 
     def step(self, closure):
         loss = _called(closure)

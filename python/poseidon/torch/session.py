@@ -129,7 +129,6 @@ class Session:
 
     def on_gradient(self, layer, slot):
         """The gradient of one backward pass has been accumulated."""
-        self.check_usable()
         if slot.ready:
             raise Invalid(f"parameter {slot.name} got another gradient after its gradient was sent: put every backward pass but the last of "
                           "an iteration under poseidon.no_sync(model)")
@@ -189,7 +188,6 @@ class Session:
             raise Invalid("zero_grad() between backward() and step(): the gradients are sent already. Call it after step(), or put backward "
                           "passes whose gradients are thrown away under poseidon.no_sync(model)")
 
-    @torch.no_grad()
     def _complete(self, layer):
         """Reports a layer whose backward pass did not reach all parameters: those without a gradient count as zeros."""
         for slot in layer.slots:
@@ -202,6 +200,7 @@ class Session:
         self._send(layer)
 
     def _send(self, layer):
+        self.check_usable()
         layer.reported = True
         if not self.rewound:
             self._call(self.backend.gradient, layer.index)
@@ -218,11 +217,11 @@ class Session:
         self.backend.wait(self.loss_layer)
         return self.loss_memory[0].item()
 
-    @torch.no_grad()
     def wait(self, layer):
         if layer.landing:
             self.check_usable()
-            self.begin_iteration()
+            if self._stepping:
+                self.begin_iteration()
             if layer.landing:
                 self._call(self.backend.wait, layer.index)
             if layer.landing:
@@ -257,7 +256,6 @@ class Session:
                 raise Error(f"{rewound}; a script with step=\"layer\" or \"worker\" cannot go back yet, start it again") from rewound
             self._go_back()
 
-    @torch.no_grad()
     def _go_back(self):
         self.rewound = True
         self.rewinds += 1
