@@ -145,7 +145,7 @@ poseidon_result poseidon_create(const char* job, const char* options, poseidon_c
     }
     auto parsed = poseidon::parse_client_options(options);
     if (!parsed.ok()) return fail_invalid(std::string(parsed.status().message()));
-    auto text = poseidon::parse_program_job(job);
+    auto text = poseidon::parse_program_job(job, parsed->workers);
     if (!text.ok()) return fail_invalid(std::string(text.status().message()));
     prepare_process(*parsed);
     *client = std::make_unique<poseidon_client>(*std::move(parsed), *std::move(text)).release();

@@ -34,7 +34,7 @@ absl::StatusOr<ClientOptions> parse_client_options(std::string_view json) {
   fields.string("coordinator", &options.coordinator);
   check_address(fields, "coordinator", options.coordinator, PortZero::kRefused);
   fields.integer("rank", &options.rank, -1, kMaxRank);
-  fields.integer("workers", &options.workers, 0, kMaxRank + 1);
+  fields.integer("workers", &options.workers, 1, kMaxRank + 1);
   fields.integer("servers", &options.servers, 0, kMaxRank + 1);
   fields.string("run_dir", &options.run_dir);
   fields.string("listen", &options.listen);

@@ -15,13 +15,14 @@
 namespace poseidon {
 
 struct ClientOptions {
-  std::string coordinator;                ///< HOST:PORT
-  std::int64_t rank = -1;                 ///< that this worker must have; -1: any
-  std::int64_t workers = 0, servers = 0;  ///< that the job begins with; 0: as in SubmitRequest
-  std::string run_dir;                    ///< on the coordinator's machine; "": a new one
-  std::string listen;     ///< ADDR:PORT for other workers; "": any port, towards the coordinator
-  std::string advertise;  ///< host under which others reach it; "": as in `listen`
-  std::string device;     ///< for people
+  std::string coordinator;   ///< HOST:PORT
+  std::int64_t rank = -1;    ///< that this worker must have; -1: any
+  std::int64_t workers = 1;  ///< of the job
+  std::int64_t servers = 0;  ///< of the job; 0: all there are
+  std::string run_dir;       ///< on the coordinator's machine; "": a new one
+  std::string listen;        ///< ADDR:PORT for other workers; "": any port, towards the coordinator
+  std::string advertise;     ///< host under which others reach it; "": as in `listen`
+  std::string device;        ///< for people
   SecurityOptions tls;
   bool shared_memory = true;
   std::string log = "warning";  ///< a level of common/daemon/log.h

@@ -52,7 +52,7 @@ std::string job_with(const std::string& more) {
 }
 
 TEST(ProgramJobTest, EveryLayerGoesByTheServers) {
-  const auto job = parse_program_job(job_with(R"(, "sync": {"scheme": "auto"})"));
+  const auto job = parse_program_job(job_with(R"(, "sync": {"scheme": "auto"})"), 2);
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ(job->layout.layers[0].parameter_count(), 5);
   const auto again = parse_job(job->json);
@@ -62,7 +62,7 @@ TEST(ProgramJobTest, EveryLayerGoesByTheServers) {
 
 TEST(ProgramJobTest, RefusesWhatAProgramCannotDo) {
   const auto refusal = [](const std::string& text) {
-    const auto job = parse_program_job(text);
+    const auto job = parse_program_job(text, 2);
     return job.ok() ? "" : std::string(job.status().message());
   };
   EXPECT_NE(refusal(job_with(R"(, "sync": {"scheme": "sfb"})")).find("not possible for programs"),

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
@@ -22,10 +23,9 @@ constexpr Milliseconds kConnectPatience{200};
 /// ... and how long one that is there may take to answer.
 constexpr Milliseconds kAnswerTimeout{30000};
 
-absl::Status connect(grpc::Channel& channel, const ClientOptions& options,
+absl::Status connect(grpc::Channel& channel, const ClientOptions& options, Nanoseconds give_up,
                      const std::function<bool()>& is_cancelled) {
   const SystemClock clock;
-  const Nanoseconds give_up = clock.now() + options.join_timeout;
   while (!channel.WaitForConnected(std::chrono::system_clock::now() + kConnectPatience)) {
     if (is_cancelled()) return absl::CancelledError("the program has left before it joined");
     if (clock.now() < give_up) continue;
@@ -40,10 +40,13 @@ absl::Status connect(grpc::Channel& channel, const ClientOptions& options,
 
 }  // namespace
 
-absl::Status declare(const ClientOptions& options, const std::string& job_json,
-                     const std::shared_ptr<Security>& security,
-                     const std::function<bool()>& is_cancelled) {
-  if (options.rank > 0) return absl::OkStatus();
+std::uint32_t join_rank(const ClientOptions& options) {
+  return static_cast<std::uint32_t>(options.rank + 1);
+}
+
+absl::StatusOr<std::string> declare(const ClientOptions& options, const std::string& job_json,
+                                    const std::shared_ptr<Security>& security,
+                                    const std::function<bool()>& is_cancelled) {
   grpc::ChannelArguments arguments;
   // A cluster's own addresses never go through a web proxy, whatever the environment says.
   arguments.SetInt("grpc.enable_http_proxy", 0);
@@ -51,31 +54,37 @@ absl::Status declare(const ClientOptions& options, const std::string& job_json,
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   const auto channel = grpc::CreateCustomChannel(
       options.coordinator, security->channel_credentials(kCoordinatorMethods), arguments);
-  POSEIDON_RETURN_IF_ERROR(connect(*channel, options, is_cancelled));
-  v1::SubmitRequest request;
+  v1::DeclareRequest request;
   request.set_protocol_version(kProtocolVersion);
-  request.set_job_json(job_json);
-  request.set_run_directory(options.run_dir);
-  request.set_workers(static_cast<std::uint32_t>(options.workers));
-  request.set_servers(static_cast<std::uint32_t>(options.servers));
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kAnswerTimeout);
-  security->sign(context);
-  v1::SubmitResponse response;
-  const grpc::Status status =
-      v1::Coordinator::NewStub(channel)->Submit(&context, request, &response);
-  if (status.ok()) {
-    spdlog::info("job {} is declared; its run directory is {}", response.job_id(),
-                 response.run_directory());
-    for (const std::string& warning : response.warnings()) spdlog::warn("{}", warning);
-    return absl::OkStatus();
+  request.set_rank(join_rank(options));
+  v1::SubmitRequest& job = *request.mutable_submit();
+  job.set_job_json(job_json);
+  job.set_run_directory(options.run_dir);
+  job.set_workers(static_cast<std::uint32_t>(options.workers));
+  job.set_servers(static_cast<std::uint32_t>(options.servers));
+  const auto stub = v1::Coordinator::NewStub(channel);
+  const SystemClock clock;
+  const Nanoseconds give_up = clock.now() + options.join_timeout;
+  while (true) {
+    POSEIDON_RETURN_IF_ERROR(connect(*channel, options, give_up, is_cancelled));
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kAnswerTimeout);
+    security->sign(context);
+    v1::DeclareResponse response;
+    const grpc::Status status = stub->Declare(&context, request, &response);
+    if (status.ok()) {
+      if (response.is_first()) {
+        spdlog::info("job {} is declared; its run directory is {}", response.job().job_id(),
+                     response.job().run_directory());
+      }
+      for (const std::string& warning : response.job().warnings()) spdlog::warn("{}", warning);
+      return response.job().job_id();
+    }
+    const absl::Status why = security->explain(to_absl(status));
+    // Another worker declares the job at this moment, or the coordinator starts or stops.
+    if (!absl::IsUnavailable(why) || clock.now() >= give_up) return why;
+    std::this_thread::sleep_for(kConnectPatience);
   }
-  // Another worker of the job was first.
-  if (status.error_code() == grpc::StatusCode::FAILED_PRECONDITION && options.rank < 0) {
-    spdlog::info("another worker has declared a job: {}", status.error_message());
-    return absl::OkStatus();
-  }
-  return security->explain(to_absl(status));
 }
 
 }  // namespace poseidon

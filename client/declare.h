@@ -5,22 +5,26 @@
 // Called by: client/program_node.h, before the node joins. Calls: the coordinator
 // (coordinator/service.h).
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "client/client_options.h"
 #include "common/security/security.h"
 
 namespace poseidon {
 
-/// OK: a job is there in which this program may have a part. Where rank 0 is another process's, it
-/// is that one that declares. Waits for a coordinator for at most options.join_timeout
-/// (UNAVAILABLE names it); other errors are the coordinator's answer. CANCELLED soon after
-/// `is_cancelled` returns true; it is called on the calling thread.
-absl::Status declare(const ClientOptions& options, const std::string& job_json,
-                     const std::shared_ptr<Security>& security,
-                     const std::function<bool()>& is_cancelled);
+/// The id of the job in which this program may have a part. Waits for a coordinator that can take
+/// it for at most options.join_timeout (UNAVAILABLE names it); other errors are the coordinator's
+/// answer: FAILED_PRECONDITION where another job is there. CANCELLED soon after `is_cancelled`
+/// returns true; it is called on the calling thread.
+absl::StatusOr<std::string> declare(const ClientOptions& options, const std::string& job_json,
+                                    const std::shared_ptr<Security>& security,
+                                    const std::function<bool()>& is_cancelled);
+
+/// As Join.rank and DeclareRequest.rank have it: 1 + the rank; 0: any.
+std::uint32_t join_rank(const ClientOptions& options);
 
 }  // namespace poseidon

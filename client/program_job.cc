@@ -1,11 +1,13 @@
 #include "client/program_job.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/job/declared_model.h"
 #include "common/job/job.h"
+#include "nlohmann/json.hpp"
 
 namespace poseidon {
 namespace {
@@ -29,9 +31,15 @@ absl::Status take_servers_alone(SyncSpec& sync) {
   return absl::OkStatus();
 }
 
+bool says_min_workers(std::string_view text) {
+  const nlohmann::json job = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto membership = job.find("membership");
+  return membership != job.end() && membership->is_object() && membership->contains("min_workers");
+}
+
 }  // namespace
 
-absl::StatusOr<ProgramJobText> parse_program_job(std::string_view text) {
+absl::StatusOr<ProgramJobText> parse_program_job(std::string_view text, std::int64_t workers) {
   POSEIDON_ASSIGN_OR_RETURN(JobSpec job, parse_job(text));
   if (!is_declared_model(job.model)) {
     return absl::InvalidArgumentError(
@@ -43,6 +51,10 @@ absl::StatusOr<ProgramJobText> parse_program_job(std::string_view text) {
     return absl::InvalidArgumentError(absl::StrCat("model: ", layout.status().message()));
   }
   POSEIDON_RETURN_IF_ERROR(take_servers_alone(job.sync));
+  if (!says_min_workers(text)) {
+    job.membership.min_workers = workers;
+    job.membership.max_workers = std::max(job.membership.max_workers, workers);
+  }
   return ProgramJobText{.json = job_to_json(job), .layout = *std::move(layout)};
 }
 

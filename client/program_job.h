@@ -4,6 +4,7 @@
 //
 // Called by: client/client.cc. Calls: common/job/job.h, models/net/model_layout.h.
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -17,8 +18,9 @@ struct ProgramJobText {
   ModelLayout layout;
 };
 
-/// INVALID_ARGUMENT, for people: a job file's errors, a model that is not declared, a job that
-/// demands factors or a given plan.
-absl::StatusOr<ProgramJobText> parse_program_job(std::string_view text);
+/// A job that does not say how many workers it may shrink to keeps `workers`: few programs can go
+/// on with another rank. INVALID_ARGUMENT, for people: a job file's errors, a model that is not
+/// declared, a job that demands factors or a given plan.
+absl::StatusOr<ProgramJobText> parse_program_job(std::string_view text, std::int64_t workers);
 
 }  // namespace poseidon

@@ -108,14 +108,17 @@ void ProgramNode::run() {
     const MutexLock lock(mutex_);
     return is_leaving_;
   };
-  if (status.ok()) status = declare(options_, job_json_, *security, is_cancelled);
-  if (status.ok()) status = take_part(*security);
+  if (status.ok()) {
+    const absl::StatusOr<std::string> job = declare(options_, job_json_, *security, is_cancelled);
+    status = job.ok() ? take_part(*security, *job) : job.status();
+  }
   if (status.ok()) status = absl::CancelledError("this worker has left the job");
   parts_->link->end(result_of(status), /*done=*/false, std::string(status.message()));
 }
 
 /// As worker/worker_main.cc does for our own engine.
-absl::Status ProgramNode::take_part(const std::shared_ptr<Security>& security) {
+absl::Status ProgramNode::take_part(const std::shared_ptr<Security>& security,
+                                    const std::string& job) {
   RefusalCounts refusals;
   const auto node_probe = std::make_shared<NodeProbe>();
   ThreadTeam team(1);
@@ -165,6 +168,8 @@ absl::Status ProgramNode::take_part(const std::shared_ptr<Security>& security) {
     client.probe = node_probe;
     client.join.set_role(v1::NODE_ROLE_WORKER);
     client.join.set_address(told);
+    client.join.set_job(job);
+    client.join.set_rank(join_rank(options_));
     client.join.set_device(options_.device.empty() ? "program" : options_.device);
     status = serve(std::move(client), node);
   }

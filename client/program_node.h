@@ -33,7 +33,7 @@ class ProgramNode {
 
  private:
   void run();
-  absl::Status take_part(const std::shared_ptr<Security>& security);
+  absl::Status take_part(const std::shared_ptr<Security>& security, const std::string& job);
   absl::Status serve(ControlClientOptions options, WorkerNode& node);
   void leave(const std::string& reason);
 

@@ -74,7 +74,9 @@ const char* poseidon_message(void);
  * options: a JSON object, unknown keys are POSEIDON_INVALID:
  *   "coordinator"         "host:port"; the only one that must be there
  *   "rank"                the rank that this worker must have; -1 (default): any
- *   "workers", "servers"  how many the job begins with; 0 (default): as the job's membership says
+ *   "workers"             how many the job begins with; default 1. It waits for them, and keeps
+ *                         their number unless its membership.min_workers is smaller
+ *   "servers"             how many it uses; 0 (default): all there are
  *   "run_dir"             on the coordinator's machine; default: a new folder in its run root
  *   "listen"              "host:port" for other workers; default: any free port of the address that
  *                         reaches the coordinator

@@ -411,9 +411,7 @@ JobDescription Submissions::describe(const v1::SubmitRequest& request, const Res
   description.plans = {.replan = resolved.sync.replan,
                        .key = resolved.plans_key,
                        .earlier = earlier_plans(resolved.plans_key)};
-  if (!resolved.is_declared) description.with_workers = resolved.with_workers;
-  // A program cannot be told of another number of workers yet.
-  if (resolved.is_declared && request.workers() > 0) description.min_workers = request.workers();
+  description.with_workers = resolved.with_workers;
   description.check_model = resolved.check_model;
   const PlannerInput input{.layers = resolved.layers,
                            .batch_size = resolved.batch_size,

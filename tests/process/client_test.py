@@ -53,7 +53,7 @@ class Programs(ProcessTest):
         options = {"coordinator": cluster.address, "workers": 2, "servers": len(cluster.servers), "log": "info",
                    "server_timeout_s": 3, "join_timeout_s": 60, "wait_timeout_s": 90, **options}
         process = self.start(f"program-{len(self.programs)}", sys.executable, "-B", ROOT / "tests/process/client_program.py",
-                             LIBRARY, self.write_job(job), json.dumps(options), "--steps", job["iterations"], *arguments)
+                             LIBRARY, self.write_job(job), json.dumps(options), "--steps", job.get("iterations", 20), *arguments)
         self.programs.append(process)
         return process
 
@@ -112,6 +112,50 @@ class Training(Programs):
 
     def test_sixteen_bit_wires_end_with_exact_parameters(self):
         self.train(Cluster(self).add(0, 2), linear_job(10, sync={"wire_dtype": "bf16"}))
+
+
+def endless_job():
+    """Its programs know when they end."""
+    job = linear_job()
+    del job["iterations"]
+    return job
+
+
+class Declaring(Programs):
+    def test_a_program_has_the_rank_that_it_asks_for_and_ends_the_job(self):
+        cluster = Cluster(self).add(0, 1)
+        programs = [self.program(cluster, endless_job(), "--pace", "0.05", rank=rank) for rank in (1, 0)]
+        self.wait_for_step(programs[0], 3)
+        self.assertEqual(cluster.status()["iterations"], 0)
+        self.finish(*programs)
+        self.assertEqual([self.said(program)[0]["rank"] for program in programs], [1, 0])
+        status = cluster.status()
+        self.assertEqual((status["state"], status["iteration"], status["iterations"]), ("done", 20, 20))
+
+    def test_another_program_is_refused_with_the_first_difference(self):
+        cluster = Cluster(self).add(0, 1)
+        job = endless_job()
+        first = self.program(cluster, job)
+        wait_for("the job", lambda: cluster.status()["state"] == "waiting")
+        job["model"]["declared"][1]["tensors"][0]["shape"] = [2]
+        other = self.program(cluster, job)
+        self.assertEqual(other.wait(60), 3, other.log())
+        error = self.said(other)[-1]["error"]
+        self.assertIn("poseidon_join: 2: ", error)
+        self.assertIn("model: layer 1, bias: ", error)
+        beyond = self.program(cluster, endless_job(), rank=2)
+        self.assertEqual(beyond.wait(60), 3, beyond.log())
+        self.assertIn("rank 2 of 2 workers", self.said(beyond)[-1]["error"])
+        second = self.program(cluster, endless_job())
+        self.finish(first, second)
+
+    def test_programs_that_end_apart_fail_the_job_by_name(self):
+        cluster = Cluster(self).add(0, 1)
+        programs = [self.program(cluster, endless_job(), "--steps", steps) for steps in ("8", "20")]
+        for program in programs:
+            self.assertEqual(program.wait(60), 3, program.log())
+            self.assertIn("all programs of a job must end after as many", self.said(program)[-1]["error"])
+        self.assertEqual(cluster.status()["state"], "failed")
 
 
 class Losses(Programs):

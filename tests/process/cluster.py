@@ -55,6 +55,14 @@ def absolute_paths(job, folder):
     return job
 
 
+def exists(pid):
+    """Not as a zombie, which whoever adopted it may not have buried yet."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def wait_for(what, predicate, timeout_s=30):
     """Polls until predicate() is true; its value. Fails by name after timeout_s."""
     end = time.monotonic() + timeout_s

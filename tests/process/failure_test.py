@@ -12,7 +12,7 @@ import threading
 import time
 import unittest
 
-from cluster import BIN, LEASE_MS, Cluster, ProcessTest, digits_job, metrics, wait_for, wait_for_line
+from cluster import BIN, LEASE_MS, Cluster, ProcessTest, digits_job, metrics, wait_for, exists, wait_for_line
 
 # Noticing takes one lease; the rest is for two slow cores.
 NOTICE_S = LEASE_MS / 1000 + 12
@@ -202,14 +202,6 @@ class Operators(ProcessTest):
         self.assertEqual((status["state"], status["iteration"]), ("done", 10))
         self.assertLessEqual({"job", "epoch", "loss", "images_per_s", "workers", "servers", "layers"}, set(status))
         self.assertEqual([layer["scheme"] for layer in status["layers"]], ["ps"] * 4)
-
-
-def exists(pid):
-    """Not as a zombie, which whoever adopted it may not have buried yet."""
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def children_of(pid):

@@ -11,7 +11,8 @@
 //  1. A member has at most one place.
 //  2. A vacant or additional place is given only to a member that Suspects allows.
 //  3. No place is given to a member that is leaving.
-//  4. A worker that must have a rank (NodeInfo::rank) has that one or none.
+//  4. A worker that must have a rank (NodeInfo::rank) begins with that one and is given no other
+//     vacant place. Its rank changes only where the job goes on with fewer workers.
 
 #include <algorithm>
 #include <cstdint>
