@@ -12,6 +12,9 @@ if torch:
 
     import poseidon.torch as poseidon
     import twin
+else:
+    class nn:
+        Module = object
 
 ITERATIONS = 20
 BATCH = 8  # of all workers together
