@@ -37,8 +37,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// How long the last checkpoint of a job may take that a signal stops.
-constexpr std::uint32_t kStopCheckpointS = 60;
 /// Between two questions to a coordinator that does not answer yet.
 constexpr Milliseconds kAnswerPause{100};
 

@@ -33,6 +33,9 @@ namespace poseidon {
 inline constexpr const char* kCoordinatorState = "coordinator";  ///< among the cluster's folders
 inline constexpr std::int64_t kMaxProcesses = 256;  ///< of one kind; more is a typing error
 
+/// How long the last checkpoint of a job may take that a signal stops.
+inline constexpr std::uint32_t kStopCheckpointS = 60;
+
 /// SIGINT, SIGTERM and SIGHUP, blocked in every thread and waited for, and SIGCHLD so that a
 /// child's end is noticed at once. Create before any thread.
 class Signals {

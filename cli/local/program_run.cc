@@ -31,8 +31,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr Milliseconds kLook{200};  // between two looks at the programs and their output
-/// How long the last checkpoint of a job may take that a signal stops.
-constexpr std::uint32_t kStopCheckpointS = 60;
 /// From the end of the programs to that of their job.
 constexpr std::chrono::seconds kEndPatience{20};
 

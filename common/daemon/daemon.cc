@@ -54,10 +54,6 @@ bool ipv6_character(char c) {
          absl::ascii_isalnum(static_cast<unsigned char>(c));
 }
 
-absl::Status errno_status(const char* what, const std::string& thing) {
-  return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", what, " ", thing));
-}
-
 /// Of a daemon of a small cluster: libraries, logs, the store, and some connections. A process with
 /// fewer would come to its limit in the middle of a job.
 constexpr rlim_t kFewestFiles = 128;

@@ -172,6 +172,8 @@ def options_from(environment=os.environ):
     options = {"coordinator": coordinator, "rank": _number(environment, "RANK", -1)}
     if "WORLD_SIZE" in environment:
         options["workers"] = world_size
+    if environment.get("POSEIDON_RUN_DIR"):
+        options["run_dir"] = environment["POSEIDON_RUN_DIR"]
     if "POSEIDON_SERVERS" in environment:
         options["servers"] = _number(environment, "POSEIDON_SERVERS", 1)
     return options
