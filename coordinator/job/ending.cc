@@ -29,7 +29,9 @@ void Ending::end(bool succeeded, const std::string& reason, Nanoseconds now, Job
 void Ending::end_epoch(bool succeeded, const std::string& reason, JobActions& actions) {
   for (auto* group : job_.roster().groups()) {
     for (Participant& p : *group) {
-      if (p.state == ParticipantState::kLost || p.state == ParticipantState::kWaiting) continue;
+      // Who waits for the next epoch hears that there is none.
+      const bool has_heard = p.state == ParticipantState::kWaiting && !job_.ended();
+      if (p.state == ParticipantState::kLost || has_heard) continue;
       actions.emplace_back(SendStop{.node = p.node.id, .succeeded = succeeded, .reason = reason});
       if (!job_.ended()) p.state = ParticipantState::kWaiting;
     }

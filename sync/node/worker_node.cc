@@ -105,7 +105,8 @@ void WorkerNode::on_stop(const v1::StopJob& stop) {
   calibration_.end();
   {
     const MutexLock lock(mutex_);
-    if (job_ == nullptr || job_->epoch() != Epoch(stop.epoch())) return;
+    // Without a part in an epoch it waits for the next one, and hears that there is none.
+    if (job_ != nullptr && job_->epoch() != Epoch(stop.epoch())) return;
   }
   // Its reason says whether the job has failed, was ended, or continues in another epoch.
   spdlog::info("epoch {} {}{}{}", stop.epoch(), stop.succeeded() ? "is done" : "is over",

@@ -3,11 +3,10 @@
 import json
 import signal
 import struct
-import subprocess
 import sys
 import unittest
 
-from cluster import BIN, BUILD, ROOT, Cluster, ProcessTest, metrics, wait_for
+from cluster import BIN, ROOT, Cluster, ProcessTest, metrics, wait_for
 
 import client_program
 
@@ -171,6 +170,7 @@ class Losses(Programs):
         end = self.finish(first, third)[0]
         self.assertEqual(end["parameters"], calm)
         self.assertGreater(self.said(third)[0]["joined"], 5)
+        self.assertLessEqual(len([line for line in self.said(first) if "rewound" in line]), 1)
         self.assertGreater(cluster.status()["epoch"], epoch + 1)
 
     def test_a_server_that_dies_takes_nothing_with_it_but_time(self):
@@ -215,7 +215,7 @@ class Losses(Programs):
 class Endings(Programs):
     def test_an_operator_s_stop_ends_all_calls_with_its_reason(self):
         cluster = Cluster(self).add(0, 1)
-        programs = [self.program(cluster, linear_job(100000), "--steps", "100000") for _ in range(2)]
+        programs = [self.program(cluster, linear_job(100000)) for _ in range(2)]
         self.wait_for_step(programs[1], 3)
         stopped = cluster.poseidon("stop")
         self.assertEqual(stopped.returncode, 0, stopped.stdout + stopped.stderr)
@@ -223,6 +223,19 @@ class Endings(Programs):
             self.assertEqual(program.wait(60), 3, program.log())
             error = self.said(program)[-1]["error"]
             self.assertRegex(error, r"^poseidon_\w+: 4: the job has ended: ")
+
+    def test_a_stop_while_the_job_recovers_ends_calls_too(self):
+        cluster = Cluster(self).add(0, 1)
+        programs = [self.program(cluster, linear_job(100000)) for _ in range(2)]
+        self.wait_for_step(programs[1], 3)
+        cluster.servers[0][0].signal(signal.SIGKILL)
+        for program in programs:
+            wait_for("the end of the epoch", lambda: "the job recovers" in program.log())
+        stopped = cluster.poseidon("stop")
+        self.assertIn("has ended after", stopped.stderr)
+        for program in programs:
+            self.assertEqual(program.wait(60), 3, program.log())
+            self.assertRegex(self.said(program)[-1]["error"], r"^poseidon_\w+: 4: the job has ended: ")
 
     def test_a_coordinator_that_is_not_there_is_named(self):
         cluster = Cluster(self)
@@ -242,7 +255,7 @@ class Endings(Programs):
 class Example(Programs):
     def test_the_example_in_c_trains_on_two_workers(self):
         cluster = Cluster(self).add(0, 1)
-        examples = [self.start(f"example-{i}", BUILD / "bin" / "poseidon-example-linear", cluster.address, "2")
+        examples = [self.start(f"example-{i}", BIN / "poseidon-example-linear", cluster.address, "2")
                     for i in range(2)]
         for example in examples:
             self.assertEqual(example.wait(60), 0, example.log())

@@ -92,6 +92,15 @@ TEST_F(EndingTest, TheEndOfAnEpochLeavesItsNodesWaiting) {
   EXPECT_THAT(actions_, SizeIs(0)) << "once";
 }
 
+TEST_F(EndingTest, NodesThatWaitForTheNextEpochHearThatTheJobHasEnded) {
+  ending_.end_epoch(/*succeeded=*/false, "the job recovers", actions_);
+  actions_.clear();
+  ending_.fail("nobody came", at(3), actions_);
+  const auto stops = only<SendStop>(actions_);
+  ASSERT_THAT(stops, SizeIs(4));
+  EXPECT_EQ(stops[0].reason, "nobody came");
+}
+
 TEST_F(EndingTest, AStopWithoutPatienceEndsAtOnce) {
   train(2);
   stop(0, 3);

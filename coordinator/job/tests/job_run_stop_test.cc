@@ -255,7 +255,7 @@ TEST_F(StopTest, AJobThatWaitsForNodesEndsAtOnce) {
   ASSERT_EQ(job_->state(), JobState::kReplacing);
   stop(5);
   expect_end("an operator stopped it; `poseidon checkpoint restore` goes on from checkpoint 7-3",
-             kSaved, 0);
+             kSaved, 3);
 }
 
 TEST_F(StopTest, AJobThatHasAllItsIterationsBecomesDone) {
