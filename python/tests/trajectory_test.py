@@ -142,22 +142,48 @@ class SparseEmbedding(Script):
         return torch.randint(0, 50, (BATCH, 3), generator=random), torch.randint(0, 5, (BATCH,), generator=random)
 
 
-def whole_batch(script, workers):
+class Unscheduled:
+    """In place of a scheduler."""
+
+    def step(self):
+        pass
+
+
+def whole_batch(script, workers, scheduled=True):
     """The reference: plain torch, the mean of the gradients of `workers` shares (one for models without batch norm)."""
     model = script.make()
     optimizer = script.optimizer(model)
-    scheduler = script.scheduler(optimizer)
-    losses = []
+    scheduler = script.scheduler(optimizer) if scheduled else Unscheduled()
     for i in range(ITERATIONS):
         optimizer.zero_grad()
-        loss = sum(script.loss(model, x, y) for x, y in script.shares(*script.batch(i), workers * script.parts)) / (workers * script.parts)
-        loss.backward()
+        shares = list(script.shares(*script.batch(i), workers * script.parts))
+        (sum(script.loss(model, x, y) for x, y in shares) / len(shares)).backward()
         if script.clip_norm:
             nn.utils.clip_grad_norm_(model.parameters(), script.clip_norm)
         optimizer.step()
         scheduler.step()
+    return list(model.named_parameters())
+
+
+def train(script, model, optimizer, rank, workers, scheduler, set_to_none=True):
+    """What a user writes. The losses."""
+    losses = []
+    for i in range(ITERATIONS):
+        x, y = list(script.shares(*script.batch(i), workers))[rank]
+        optimizer.zero_grad(set_to_none=set_to_none)
+        parts = list(script.shares(x, y, script.parts))
+        with poseidon.no_sync(model):
+            for x, y in parts[:-1]:
+                (script.loss(model, x, y) / script.parts).backward()
+        loss = script.loss(model, *parts[-1]) / script.parts
+        loss.backward()
+        if script.clip_norm:
+            poseidon.clip_grad_norm_(model.parameters(), script.clip_norm)
+        poseidon.report(loss)
+        optimizer.step()
+        scheduler.step()
         losses.append(loss.item())
-    return list(model.named_parameters()), losses
+    return losses
 
 
 def distributed(script, workers, step, set_to_none=True, scheduler_first=False):
@@ -175,23 +201,7 @@ def distributed(script, workers, step, set_to_none=True, scheduler_first=False):
         clip_norm = script.clip_norm if step == "server" and script.clip_norm else 0
         model, optimizer = poseidon.distribute(model, optimizer, step=step, clip_norm=clip_norm, backend=make_backend)
         assert isinstance(optimizer, kind) and (poseidon.rank(), poseidon.world_size()) == (rank, workers)
-        scheduler = scheduler or script.scheduler(optimizer)
-        losses = []
-        for i in range(ITERATIONS):
-            x, y = list(script.shares(*script.batch(i), workers))[rank]
-            optimizer.zero_grad(set_to_none=set_to_none)
-            parts = list(script.shares(x, y, script.parts))
-            with poseidon.no_sync(model):
-                for x, y in parts[:-1]:
-                    (script.loss(model, x, y) / script.parts).backward()
-            loss = script.loss(model, *parts[-1]) / script.parts
-            loss.backward()
-            if script.clip_norm:
-                poseidon.clip_grad_norm_(model.parameters(), script.clip_norm)
-            poseidon.report(loss)
-            optimizer.step()
-            scheduler.step()
-            losses.append(loss.item())
+        losses = train(script, model, optimizer, rank, workers, scheduler or script.scheduler(optimizer), set_to_none)
         state = copy.deepcopy(model.state_dict())
         poseidon.finish()
         return state, losses
@@ -202,7 +212,7 @@ def distributed(script, workers, step, set_to_none=True, scheduler_first=False):
 @unittest.skipUnless(torch, "torch is not installed")
 class TrajectoryTest(unittest.TestCase):
     def compare(self, script, workers, step, **options):
-        reference, _ = whole_batch(script, workers if isinstance(script, Residual) else 1)
+        reference = whole_batch(script, workers if isinstance(script, Residual) else 1)
         results = distributed(script, workers, step, **options)
         for state, _ in results:
             for name, value in reference:

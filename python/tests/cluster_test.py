@@ -1,0 +1,86 @@
+"""Scripts of trajectory_test.py on a real cluster: coordinator, two servers and two scripts, by the client library.
+
+    POSEIDON_BUILD=build/release python3 -B python/tests/cluster_test.py
+"""
+
+import json
+import os
+import pathlib
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import support
+from support import torch
+
+if torch:
+    import trajectory_test
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAMS = pathlib.Path(os.environ.get("POSEIDON_BUILD", ROOT / "build/release")).resolve() / "bin"
+LIBRARY = PROGRAMS / "libposeidon_client.so"
+WORKERS = 2
+DEADLINE_S = 240
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@unittest.skipUnless(torch, "torch is not installed")
+@unittest.skipUnless(LIBRARY.exists(), f"{LIBRARY} is not built")
+class ClusterTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.coordinator = f"127.0.0.1:{free_port()}"
+        self.logs = self.folder / "logs"
+        self.logs.mkdir()
+        self.start("coordinator", PROGRAMS / "poseidon-coordinator", "--listen", self.coordinator, "--state-dir", self.folder / "state")
+        for i in range(2):
+            self.start(f"server{i}", PROGRAMS / "poseidon-server", "--coordinator", self.coordinator, "--listen", "127.0.0.1:0",
+                       "--data-dir", self.folder / f"data{i}")
+
+    def start(self, name, *command, **environment):
+        log = self.enterContext(open(self.logs / name, "w"))
+        process = subprocess.Popen([str(part) for part in command], stdout=log, stderr=subprocess.STDOUT, env=os.environ | environment)
+
+        def stop():
+            process.terminate()
+            process.wait()
+        self.addCleanup(stop)
+        return process
+
+    def train(self, name):
+        """The parameters of each worker, and those of the file that worker 0 saved."""
+        workers = [self.start(f"worker{rank}", sys.executable, "-B", pathlib.Path(__file__).with_name("cluster_script.py"), name, self.folder,
+                              POSEIDON_COORDINATOR=self.coordinator, POSEIDON_CLIENT_LIBRARY=str(LIBRARY), RANK=str(rank),
+                              WORLD_SIZE=str(WORKERS), POSEIDON_SERVERS="2", POSEIDON_JOB=name) for rank in range(WORKERS)]
+        for worker in workers:
+            if worker.wait(DEADLINE_S) != 0:
+                self.fail("\n".join(f"{log.name}: {log.read_text()[-1500:]}" for log in sorted(self.logs.iterdir())))
+        return [json.loads((self.folder / f"{name}.{rank}.json").read_text()) for rank in range(WORKERS)]
+
+    def saved(self, name):
+        content = (self.folder / f"{name}.safetensors").read_bytes()
+        length, = struct.unpack("<Q", content[:8])
+        return json.loads(content[8:8 + length])
+
+    def test_trajectories(self):
+        for name in ("Mlp", "Residual", "Gpt", "Accumulating", "SparseEmbedding"):
+            with self.subTest(name):
+                script = getattr(trajectory_test, name)()
+                first, second = self.train(name)
+                reference = trajectory_test.whole_batch(script, WORKERS if name == "Residual" else 1, scheduled=False)
+                for tensor, value in reference:
+                    self.assertEqual(first[tensor], second[tensor], tensor)
+                    error = (torch.tensor(first[tensor]) - value).norm() / value.norm()
+                    self.assertLess(error.item(), trajectory_test.RELATIVE, tensor)
+                    self.assertEqual(self.saved(name)[tensor]["shape"], list(value.shape))
+
+
+if __name__ == "__main__":
+    support.main()
