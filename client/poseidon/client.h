@@ -125,7 +125,8 @@ int64_t poseidon_iteration(const poseidon_client* client);
 poseidon_result poseidon_gradient(poseidon_client* client, uint32_t layer);
 
 /* Ends the iteration, of which every layer's gradient is reported. loss: the mean over this
- * worker's samples. The state is copied. Does not wait for parameters. */
+ * worker's samples; NaN: unknown. An infinite one fails the job. The state is copied. Does not wait
+ * for parameters. */
 poseidon_result poseidon_step(poseidon_client* client, double loss);
 
 /* Waits until the layer's parameters have all steps that were ended. */

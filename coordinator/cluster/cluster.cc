@@ -307,7 +307,7 @@ JobActions Cluster::handle_report(NodeId from, const v1::NodeMessage& message) {
       return host_.job()->on_finished(from, Epoch(message.finished().epoch()), now);
     case v1::NodeMessage::kModel:
       return host_.job()->on_model_announced(from, Epoch(message.model().epoch()),
-                                             message.model().sha256());
+                                             message.model().sha256(), now);
     case v1::NodeMessage::kFailed:
       return host_.job()->on_failed(
           from, Epoch(message.failed().epoch()), one_line(message.failed().reason()),

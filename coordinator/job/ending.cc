@@ -112,10 +112,12 @@ void Ending::on_finished(Participant& worker, Nanoseconds now, JobActions& actio
 }
 
 void Ending::on_model_announced(const Participant& worker, const std::string& sha256,
-                                JobActions& actions) {
+                                Nanoseconds now, JobActions& actions) {
   if (worker.index == 0) take_end(worker, actions);
   const Iteration reported = job_.run->iterations.next(WorkerRank(worker.index));
-  if (worker.index != 0 || reported != job_.iterations) {
+  if (job_.description.programs.end_it && worker.index == 0 && reported != job_.iterations) {
+    fail_apart(worker, now, actions);
+  } else if (worker.index != 0 || reported != job_.iterations) {
     refuse(actions, Refusal::kWrongState,
            absl::StrFormat("a model announced by %s after %d of %d iterations",
                            participant_text(worker), reported, job_.iterations));

@@ -46,7 +46,7 @@ class Ending {
   /// The programs of the job end after different iterations, as this worker's shows.
   void fail_apart(const Participant& worker, Nanoseconds now, JobActions& actions);
   /// It is worker 0, has reported everything, and is about to send the model with this digest.
-  void on_model_announced(const Participant& worker, const std::string& sha256,
+  void on_model_announced(const Participant& worker, const std::string& sha256, Nanoseconds now,
                           JobActions& actions);
   void on_model_stored(Epoch epoch, Nanoseconds now, JobActions& actions);
   /// OK when a model of this epoch may be stored now, else ABORTED: the epoch is over or about to

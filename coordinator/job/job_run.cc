@@ -219,10 +219,11 @@ JobActions JobRun::on_finished(NodeId from, Epoch epoch, Nanoseconds now) {
   return actions;
 }
 
-JobActions JobRun::on_model_announced(NodeId from, Epoch epoch, const std::string& sha256) {
+JobActions JobRun::on_model_announced(NodeId from, Epoch epoch, const std::string& sha256,
+                                      Nanoseconds now) {
   JobActions actions;
   if (const auto* worker = expect_worker(job_, from, epoch, "ModelReady", actions)) {
-    ending_.on_model_announced(*worker, sha256, actions);
+    ending_.on_model_announced(*worker, sha256, now, actions);
   }
   return actions;
 }

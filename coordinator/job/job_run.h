@@ -163,7 +163,8 @@ class JobRun {
                      Nanoseconds now);
   JobActions on_finished(NodeId from, Epoch epoch, Nanoseconds now);
   /// Worker 0 is about to send the model with this SHA-256.
-  JobActions on_model_announced(NodeId from, Epoch epoch, const std::string& sha256);
+  JobActions on_model_announced(NodeId from, Epoch epoch, const std::string& sha256,
+                                Nanoseconds now);
   /// See Training::on_batches.
   void on_batches(NodeId from, std::uint64_t batches, Nanoseconds now);
   /// See Training::on_awaited.

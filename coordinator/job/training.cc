@@ -36,7 +36,9 @@ void Training::on_iteration(const Participant& worker, Iteration iteration, doub
   job_.states.note_progress(now);
   // A report that was kept while the stream was broken shows which nodes worked then, not now.
   if (iteration >= job_.run->iterations.newest() && iteration >= worker.kept_until) ++advances_;
-  if (!std::isfinite(loss)) {
+  // A program may not tell its loss.
+  const bool is_untold = job_.description.programs.train_it && std::isnan(loss);
+  if (!std::isfinite(loss) && !is_untold) {
     ending_.fail(
         absl::StrFormat("the loss of iteration %d on %s is %f: lower optimizer.learning_rate or "
                         "look at the data",
@@ -59,8 +61,9 @@ void Training::on_iteration(const Participant& worker, Iteration iteration, doub
 }
 
 void Training::complete_iteration(const IterationResult& result, JobActions& actions) {
-  job_.run->loss = result.loss;
-  job_.checkpoints.on_loss(result.iteration, result.loss);
+  job_.run->loss.reset();
+  if (std::isfinite(result.loss)) job_.run->loss = result.loss;
+  job_.checkpoints.on_loss(result.iteration, job_.run->loss);
   if (job_.run->iterations.completed() > furthest_) {
     furthest_ = job_.run->iterations.completed();
     recovery_.on_new_iteration();

@@ -1,6 +1,7 @@
 #include "coordinator/records/metrics_line.h"
 
 #include <charconv>
+#include <limits>
 
 #include "absl/strings/ascii.h"
 #include "nlohmann/json.hpp"
@@ -70,6 +71,10 @@ std::optional<MetricsLine> parse_metrics_line(std::string_view text) {
   };
   MetricsLine line{.iteration = iteration->get<Iteration>(), .loss = number("loss")};
   if (line.loss) return line;
+  if (const auto loss = json.find("loss"); loss != json.end() && loss->is_null()) {
+    line.loss = std::numeric_limits<double>::quiet_NaN();
+    return line;
+  }
   const std::optional<double> test_loss = number("test_loss");
   if (!test_loss) return std::nullopt;
   line.test_loss = *test_loss;

@@ -14,7 +14,7 @@ namespace poseidon {
 
 struct MetricsLine {
   Iteration iteration = 0;     ///< of a test: made before it
-  std::optional<double> loss;  ///< of an iteration; nullopt: the line is a test
+  std::optional<double> loss;  ///< of an iteration, NaN where unknown; nullopt: the line is a test
   double test_loss = 0.0;
   double test_accuracy = 0.0;
 };

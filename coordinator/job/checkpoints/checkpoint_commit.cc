@@ -228,9 +228,9 @@ void CheckpointCommit::ask_further(Nanoseconds now, CheckpointActions& actions) 
   actions.emplace_back(AskForCheckpoint{*asked_});
 }
 
-void CheckpointCommit::on_loss(Iteration iteration, double loss) {
+void CheckpointCommit::on_loss(Iteration iteration, std::optional<double> loss) {
   epoch_.furthest = std::max(epoch_.furthest, iteration + 1);
-  epoch_.losses[iteration] = loss;
+  if (loss) epoch_.losses[iteration] = *loss;
   forget_oldest(epoch_.losses);
 }
 

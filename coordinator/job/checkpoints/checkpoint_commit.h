@@ -124,8 +124,8 @@ class CheckpointCommit {
   /// in the making.
   CheckpointActions ask_held(Iteration version, Nanoseconds now);
 
-  /// Mean loss of an iteration, when all workers have reported it.
-  void on_loss(Iteration iteration, double loss);
+  /// Mean loss of an iteration, when all workers have reported it; nothing: it is not known.
+  void on_loss(Iteration iteration, std::optional<double> loss);
   /// metrics.jsonl has, on disk, all that comes before this version. Another epoch's is ignored.
   CheckpointActions on_told(SnapshotId version);
 

@@ -1,5 +1,7 @@
 #include "coordinator/job/ending.h"
 
+#include <cmath>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -219,8 +221,8 @@ class ProgramsEndTest : public EndingTest {
     d.programs = {.train_it = true, .end_it = true};
     return d;
   }
-  void report(std::uint32_t rank) {
-    training_.on_iteration(job_.workers()[rank], job_.run->iterations.next(WorkerRank(rank)), 1.0,
+  void report(std::uint32_t rank, double loss = 1.0) {
+    training_.on_iteration(job_.workers()[rank], job_.run->iterations.next(WorkerRank(rank)), loss,
                            {}, at(3), actions_);
   }
 
@@ -232,11 +234,22 @@ class ProgramsEndTest : public EndingTest {
 TEST_F(ProgramsEndTest, TheFirstThatHasFinishedTellsHowManyIterationsThereAre) {
   train(5);
   EXPECT_EQ(job_.known_iterations(), std::nullopt);
-  ending_.on_model_announced(job_.workers()[0], std::string(kSha256Bytes, 'd'), actions_);
+  ending_.on_model_announced(job_.workers()[0], std::string(kSha256Bytes, 'd'), at(4), actions_);
   EXPECT_EQ(job_.known_iterations(), 5);
   ending_.on_model_stored(Epoch(7), at(4), actions_);
   for (Participant& worker : job_.workers()) ending_.on_finished(worker, at(5), actions_);
   EXPECT_EQ(job_.state(), JobState::kDone) << job_.message;
+}
+
+TEST_F(ProgramsEndTest, AProgramMayNotTellItsLoss) {
+  job_.pace.begin_epoch(at(1), 0);
+  for (const std::uint32_t rank : {0, 1}) report(rank, std::nan(""));
+  EXPECT_FALSE(job_.ended());
+  EXPECT_EQ(job_.run->iterations.completed(), 1);
+  EXPECT_EQ(job_.run->loss, std::nullopt);
+  EXPECT_THAT(only<AppendMetrics>(actions_).at(0).line, HasSubstr("\"loss\":null"));
+  report(0, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(job_.state(), JobState::kFailed);
 }
 
 TEST_F(ProgramsEndTest, OneThatTrainsOnFailsTheJobByName) {
@@ -260,6 +273,16 @@ TEST_F(ProgramsEndTest, OneThatEndsTooEarlyFailsTheJobByName) {
               HasSubstr("has finished after 5 iterations, but another worker trains"));
 }
 
+TEST_F(ProgramsEndTest, OneWhoseModelComesTooEarlyFailsTheJobByName) {
+  train(5);
+  report(1);
+  ending_.on_model_announced(job_.workers()[0], std::string(kSha256Bytes, 'd'), at(4), actions_);
+  EXPECT_EQ(job_.state(), JobState::kFailed);
+  EXPECT_THAT(job_.message, HasSubstr("worker 0"));
+  EXPECT_THAT(job_.message,
+              HasSubstr("has finished after 5 iterations, but another worker trains"));
+}
+
 TEST_F(ProgramsEndTest, ACheckpointThatWasAskedForBeyondTheEndIsNotWaitedFor) {
   train(5);
   ASSERT_TRUE(saving_.ask(at(3), actions_).ok());
@@ -273,7 +296,7 @@ TEST_F(EndingTest, TakesTheModelThatWorker0AnnouncesWhenItHasTrained) {
   const std::string digest(kSha256Bytes, 'd');
   const auto announce = [&](std::size_t rank, const std::string& sha256) {
     actions_.clear();
-    ending_.on_model_announced(job_.workers()[rank], sha256, actions_);
+    ending_.on_model_announced(job_.workers()[rank], sha256, at(4), actions_);
     const auto refusals = only<CountRefusal>(actions_);
     return refusals.empty() ? std::optional<Refusal>() : refusals.front().refusal;
   };
