@@ -37,8 +37,8 @@ void Training::on_iteration(const Participant& worker, Iteration iteration, doub
   // A report that was kept while the stream was broken shows which nodes worked then, not now.
   if (iteration >= job_.run->iterations.newest() && iteration >= worker.kept_until) ++advances_;
   // A program may not tell its loss.
-  const bool is_untold = job_.description.programs.train_it && std::isnan(loss);
-  if (!std::isfinite(loss) && !is_untold) {
+  const bool is_unknown = job_.description.programs.train_it && std::isnan(loss);
+  if (!std::isfinite(loss) && !is_unknown) {
     ending_.fail(
         absl::StrFormat("the loss of iteration %d on %s is %f: lower optimizer.learning_rate or "
                         "look at the data",

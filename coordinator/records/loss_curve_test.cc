@@ -27,10 +27,10 @@ TEST(MetricsLineText, IsReadBack) {
   ASSERT_TRUE(line);
   EXPECT_EQ(line->iteration, 7);
   EXPECT_EQ(line->loss, 2.5);
-  const auto untold =
+  const auto unknown =
       parse_metrics_line(R"({"iteration":7,"loss":null,"learning_rate":0.1,"images_per_s":10})");
-  ASSERT_TRUE(untold && untold->loss);
-  EXPECT_TRUE(std::isnan(*untold->loss)) << "a program may not tell it";
+  ASSERT_TRUE(unknown && unknown->loss);
+  EXPECT_TRUE(std::isnan(*unknown->loss)) << "a program may not tell it";
   const auto tested = parse_metrics_line(R"({"iteration":8,"test_loss":1.5,"test_accuracy":0.25})");
   ASSERT_TRUE(tested);
   EXPECT_EQ(tested->loss, std::nullopt);

@@ -1,5 +1,5 @@
-#include "models/net/model_layout.h"
 #include "models/net/net.h"
+#include "models/net/model_layout.h"
 
 #include <unistd.h>
 
