@@ -9,7 +9,9 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "client/client_options.h"
 #include "client/poseidon/client.h"
@@ -21,11 +23,13 @@
 #include "common/base/check.h"
 #include "common/daemon/log.h"
 #include "common/memory/tensor_memory.h"
+#include "models/net/model_layout.h"
 #include "spdlog/spdlog.h"
+#include "sync/routes/program_rates.h"
 
 namespace {
 
-constexpr int kAbiVersion = 1;
+constexpr int kAbiVersion = 2;
 
 std::string& message_of_thread() {
   thread_local std::string message;
@@ -40,7 +44,7 @@ struct poseidon_client {
       : options(std::move(client_options)),
         job_json(std::move(text.json)),
         memory(std::move(text.layout)),
-        link(&memory, options.join_timeout, options.wait_timeout),
+        link(&memory, text.gives_rates, options.join_timeout, options.wait_timeout),
         parts{.memory = &memory, .link = &link, .initial_state = {}} {
     parts.initial_state.resize(memory.state().size());
   }
@@ -115,6 +119,38 @@ poseidon_result called(poseidon_client* client, const char* call, const Body& bo
   const poseidon_result result = guarded(call, body);
   client->busy = false;
   return result;
+}
+
+absl::StatusOr<poseidon::ProgramRates> rates_by_layer(const poseidon::ModelLayout& layout,
+                                                      std::span<const poseidon_rate> given,
+                                                      double gradient_scale) {
+  std::size_t tensors = 0;
+  for (const poseidon::LayoutLayer& layer : layout.layers) tensors += layer.tensors.size();
+  if (given.size() != tensors) {
+    return absl::InvalidArgumentError(absl::StrCat("poseidon_rates: ", given.size(), " rates for ",
+                                                   tensors, " tensors: give one for each"));
+  }
+  if (!poseidon::is_rate(gradient_scale)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("poseidon_rates: gradient_scale is ", gradient_scale,
+                     "; it must be a finite number (as float32), at least 0"));
+  }
+  poseidon::ProgramRates rates{.ahead = false, .gradient_scale = gradient_scale, .tensors = {}};
+  auto next = given.begin();
+  for (const poseidon::LayoutLayer& layer : layout.layers) {
+    std::vector<poseidon::StepRates>& of_layer = rates.tensors.emplace_back();
+    for (const poseidon::LayoutTensor& tensor : layer.tensors) {
+      const poseidon_rate& rate = *next++;
+      if (!poseidon::is_rate(rate.learning_rate) || !poseidon::is_rate(rate.weight_decay)) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "poseidon_rates: ", poseidon::full_tensor_name(layer.name, tensor.name),
+            " has learning rate ", rate.learning_rate, " and weight decay ", rate.weight_decay,
+            "; they must be finite numbers (as float32), at least 0"));
+      }
+      of_layer.push_back({.learning_rate = rate.learning_rate, .weight_decay = rate.weight_decay});
+    }
+  }
+  return rates;
 }
 
 /// Once per process, at the first client: the log to stderr, and memory that others can read.
@@ -223,6 +259,24 @@ int64_t poseidon_iteration(const poseidon_client* client) {
 
 poseidon_result poseidon_gradient(poseidon_client* client, uint32_t layer) {
   return called(client, "poseidon_gradient", [&] { return give(client->link.gradient(layer)); });
+}
+
+poseidon_result poseidon_gradient_norm(poseidon_client* client, double* norm) {
+  return called(client, "poseidon_gradient_norm", [&]() -> poseidon_result {
+    if (norm == nullptr) return fail_invalid("poseidon_gradient_norm: norm is null");
+    return give(client->link.gradient_norm(*norm));
+  });
+}
+
+poseidon_result poseidon_rates(poseidon_client* client, const poseidon_rate* rates, uint64_t count,
+                               double gradient_scale) {
+  return called(client, "poseidon_rates", [&]() -> poseidon_result {
+    const std::span<const poseidon_rate> given(rates, rates == nullptr ? 0 : count);
+    absl::StatusOr<poseidon::ProgramRates> all =
+        rates_by_layer(client->memory.layout(), given, gradient_scale);
+    if (!all.ok()) return fail_invalid(std::string(all.status().message()));
+    return give(client->link.rates(*std::move(all)));
+  });
 }
 
 poseidon_result poseidon_step(poseidon_client* client, double loss) {

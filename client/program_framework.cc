@@ -130,6 +130,15 @@ class ProgramJob final : public FrameworkJob {
         case Kind::kGradient:
           POSEIDON_RETURN_IF_ERROR(give_gradient(services, action));
           break;
+        case Kind::kNorm: {
+          POSEIDON_ASSIGN_OR_RETURN(const double norm,
+                                    services.sync->wait_gradient_norm(action.iteration));
+          link().norm_known(action.iteration, norm);
+          break;
+        }
+        case Kind::kRates:
+          services.sync->step_rates(action.iteration, link().rates_of(action.iteration));
+          break;
         case Kind::kStep:
           end_step(services, action);
           break;

@@ -55,7 +55,9 @@ absl::StatusOr<ProgramJobText> parse_program_job(std::string_view text, std::int
     job.membership.min_workers = workers;
     job.membership.max_workers = std::max(job.membership.max_workers, workers);
   }
-  return ProgramJobText{.json = job_to_json(job), .layout = *std::move(layout)};
+  return ProgramJobText{.json = job_to_json(job),
+                        .layout = *std::move(layout),
+                        .gives_rates = job.optimizer.rates_by_program};
 }
 
 }  // namespace poseidon

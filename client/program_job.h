@@ -16,6 +16,7 @@ namespace poseidon {
 struct ProgramJobText {
   std::string json;  ///< checked, with the schemes that programs can do
   ModelLayout layout;
+  bool gives_rates = false;  ///< the program says the rates of each step
 };
 
 /// A job that does not say how many workers it may shrink to keeps `workers`: few programs can go

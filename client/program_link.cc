@@ -13,13 +13,13 @@ using Verdict = ProgramProgress::Verdict;
 
 }  // namespace
 
-ProgramLink::ProgramLink(ProgramMemory* memory, Milliseconds join_timeout,
+ProgramLink::ProgramLink(ProgramMemory* memory, bool gives_rates, Milliseconds join_timeout,
                          Milliseconds wait_timeout)
     : memory_(memory),
       names_(memory->layer_names()),
       join_timeout_(join_timeout),
       wait_timeout_(wait_timeout),
-      progress_(names_),
+      progress_(names_, gives_rates),
       stall_ns_(names_.size()) {}
 
 // ---- on the program's thread ----
@@ -41,12 +41,36 @@ Outcome ProgramLink::gradient(std::size_t layer) {
                  [layer](ProgramProgress& progress) { return progress.gradient(layer); });
 }
 
+Outcome ProgramLink::gradient_norm(double& norm) {
+  return perform("poseidon_gradient_norm",
+                 absl::StrCat("the gradients of all workers in iteration ", iteration_.load()),
+                 clock_.now() + wait_timeout_,
+                 [this, &norm](ProgramProgress& progress) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                   Reply reply = progress.norm();
+                   if (reply.verdict == Verdict::kOk) norm = norm_;
+                   return reply;
+                 });
+}
+
+Outcome ProgramLink::rates(ProgramRates rates) {
+  return perform("poseidon_rates", "the parameters to which the job goes back",
+                 clock_.now() + wait_timeout_,
+                 [this, &rates](ProgramProgress& progress) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                   Reply reply = progress.rates();
+                   if (reply.verdict != Verdict::kOk) return reply;
+                   rates_ = std::move(rates);
+                   rates_.ahead = progress.rates_are_ahead();
+                   return reply;
+                 });
+}
+
 Outcome ProgramLink::step(double loss) {
   return perform("poseidon_step", "the parameters to which the job goes back",
                  clock_.now() + wait_timeout_,
                  [this, loss](ProgramProgress& progress) ABSL_NO_THREAD_SAFETY_ANALYSIS {
                    Reply reply = progress.step(loss);
                    if (reply.verdict == Verdict::kOk) {
+                     last_rates_ = std::exchange(rates_, {});
                      const std::span<const float> state = memory_->state();
                      step_state_.assign(state.begin(), state.end());
                    }
@@ -168,6 +192,18 @@ void ProgramLink::landed(std::size_t layer) {
   const MutexLock lock(mutex_);
   progress_.landed(layer);
   changed_.notify_all();
+}
+
+void ProgramLink::norm_known(Iteration iteration, double norm) {
+  const MutexLock lock(mutex_);
+  norm_ = norm;
+  progress_.norm_known(iteration);
+  changed_.notify_all();
+}
+
+ProgramRates ProgramLink::rates_of(Iteration iteration) {
+  const MutexLock lock(mutex_);
+  return iteration == progress_.iteration() ? rates_ : last_rates_;
 }
 
 std::vector<std::uint64_t> ProgramLink::take_stalls() {

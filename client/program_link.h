@@ -20,6 +20,7 @@
 #include "client/program_progress.h"
 #include "common/base/clock.h"
 #include "common/threads/mutex.h"
+#include "sync/routes/program_rates.h"
 
 namespace poseidon {
 
@@ -33,13 +34,18 @@ class ProgramLink {
   };
 
   /// `memory` outlives the link.
-  ProgramLink(ProgramMemory* memory, Milliseconds join_timeout, Milliseconds wait_timeout);
+  ProgramLink(ProgramMemory* memory, bool gives_rates, Milliseconds join_timeout,
+              Milliseconds wait_timeout);
 
   // ---- on the program's thread ----
 
   /// The state is the job's afterwards. As after each kRewound.
   Outcome join();
   Outcome gradient(std::size_t layer);
+  /// kOk: the norm of the mean gradient is in `norm`.
+  Outcome gradient_norm(double& norm);
+  /// `rates.tensors` as the model has them.
+  Outcome rates(ProgramRates rates);
   Outcome step(double loss);
   Outcome wait(std::size_t layer);
   Outcome wait_all();
@@ -61,6 +67,9 @@ class ProgramLink {
   /// The state as it was when the program ended its last step.
   std::vector<float> state_of_step();
   void landed(std::size_t layer);
+  void norm_known(Iteration iteration, double norm);
+  /// The program's, of an iteration that kRates names.
+  ProgramRates rates_of(Iteration iteration);
   /// How long the program stood still for each layer since the last call.
   std::vector<std::uint64_t> take_stalls();
   void over(const absl::Status& why);
@@ -94,6 +103,9 @@ class ProgramLink {
   ProgramProgress progress_ ABSL_GUARDED_BY(mutex_);
   std::vector<float> job_state_ ABSL_GUARDED_BY(mutex_);   ///< of the epoch's first iteration
   std::vector<float> step_state_ ABSL_GUARDED_BY(mutex_);  ///< of the program's last step
+  ProgramRates rates_ ABSL_GUARDED_BY(mutex_);             ///< of the program's iteration
+  ProgramRates last_rates_ ABSL_GUARDED_BY(mutex_);        ///< of its last step
+  double norm_ ABSL_GUARDED_BY(mutex_) = 0.0;              ///< the newest that is known
   std::vector<std::uint64_t> stall_ns_ ABSL_GUARDED_BY(mutex_);
   std::string last_epoch_ ABSL_GUARDED_BY(mutex_);  ///< why it is over; "": it is not
   struct End {

@@ -35,8 +35,9 @@ std::string names_without(const std::vector<std::string>& names, const std::vect
 
 }  // namespace
 
-ProgramProgress::ProgramProgress(std::vector<std::string> layers)
+ProgramProgress::ProgramProgress(std::vector<std::string> layers, bool gives_rates)
     : names_(std::move(layers)),
+      gives_rates_(gives_rates),
       reported_(names_.size()),
       told_(names_.size()),
       landed_(names_.size()) {
@@ -93,19 +94,69 @@ Reply ProgramProgress::gradient(std::size_t layer) {
   return {};
 }
 
-Reply ProgramProgress::step(double loss) {
-  if (Reply reply = enter("poseidon_step"); reply.verdict != Verdict::kOk) return reply;
+Reply ProgramProgress::enter_behind_gradients(const char* call) {
+  if (Reply reply = enter(call); reply.verdict != Verdict::kOk) return reply;
   if (is_finishing_) {
-    return invalid("poseidon_step after poseidon_finish: the job has no further iteration");
+    return invalid(absl::StrCat(call, " after poseidon_finish: the job has no further iteration"));
   }
-  if (!all(reported_)) {
-    return invalid(absl::StrCat("poseidon_step: iteration ", iteration_, " lacks the gradient of ",
-                                names_without(names_, reported_),
-                                ": report zeros for a layer that was not used"));
+  if (all(reported_)) return {};
+  return invalid(absl::StrCat(call, ": iteration ", iteration_, " lacks the gradient of ",
+                              names_without(names_, reported_),
+                              ": report zeros for a layer that was not used"));
+}
+
+Reply ProgramProgress::norm() {
+  if (Reply reply = enter_behind_gradients("poseidon_gradient_norm");
+      reply.verdict != Verdict::kOk) {
+    return reply;
+  }
+  if (!gives_rates_) {
+    return invalid(
+        "poseidon_gradient_norm: the norm is told in jobs whose \"optimizer\" has \"rates\": "
+        "\"program\" alone");
+  }
+  if (norm_of_ == iteration_) return {};
+  awaits_norm_ = true;
+  return {Verdict::kWait, ""};
+}
+
+Reply ProgramProgress::rates() {
+  if (Reply reply = enter("poseidon_rates"); reply.verdict != Verdict::kOk) return reply;
+  if (is_finishing_) {
+    return invalid("poseidon_rates after poseidon_finish: the job has no further iteration");
+  }
+  if (!gives_rates_) {
+    return invalid(
+        "poseidon_rates: the job has rates of its own; write \"rates\": \"program\" into its "
+        "\"optimizer\"");
+  }
+  if (has_rates_) {
+    return invalid(
+        absl::StrCat("poseidon_rates: iteration ", iteration_, " has its rates already"));
+  }
+  if (!reports_.empty() && !all(reported_)) {
+    return invalid(absl::StrCat("poseidon_rates: iteration ", iteration_, " has gradients of ",
+                                reports_.size(), " of ", names_.size(),
+                                " layers: give the rates before the first or behind the last"));
+  }
+  has_rates_ = true;
+  is_ahead_ = reports_.empty();
+  return {};
+}
+
+Reply ProgramProgress::step(double loss) {
+  if (Reply reply = enter_behind_gradients("poseidon_step"); reply.verdict != Verdict::kOk) {
+    return reply;
+  }
+  if (gives_rates_ && !has_rates_) {
+    return invalid(absl::StrCat("poseidon_step: iteration ", iteration_,
+                                " has no rates: call poseidon_rates first"));
   }
   last_ = std::move(reports_);
   last_loss_ = loss;
   has_last_ = true;
+  was_ahead_ = std::exchange(is_ahead_, false);
+  has_rates_ = awaits_norm_ = false;
   ++iteration_;
   reports_.clear();
   reported_.assign(names_.size(), false);
@@ -153,6 +204,8 @@ void ProgramProgress::rewind(Iteration first) {
   told_.assign(names_.size(), false);
   landed_.assign(names_.size(), false);
   has_last_ = false;
+  has_rates_ = is_ahead_ = awaits_norm_ = false;
+  norm_of_ = -1;
   is_finishing_ = false;
   is_rewound_ = has_joined_;
 }
@@ -167,6 +220,7 @@ void ProgramProgress::prepare(const EpochPlace& place) {
   place_ = place;
   working_ = first;
   given_ = 0;
+  rates_given_ = false;
   is_finish_given_ = false;
   phase_ = Phase::kPrepared;
 }
@@ -186,13 +240,27 @@ ProgramProgress::Action ProgramProgress::next() {
       if (!landed_[l]) return {.kind = Kind::kAwait, .layer = l, .iteration = iteration_};
     }
   }
-  const std::vector<std::size_t>& reports = working_ == iteration_ ? reports_ : last_;
+  const bool is_last = working_ != iteration_;
+  const bool has_rates = gives_rates_ && !rates_given_ && (has_rates_ || is_last);
+  if (has_rates && (is_last ? was_ahead_ : is_ahead_)) {
+    rates_given_ = true;
+    return {.kind = Kind::kRates, .iteration = working_};
+  }
+  const std::vector<std::size_t>& reports = is_last ? last_ : reports_;
   if (given_ < reports.size()) {
     return {.kind = Kind::kGradient, .layer = reports[given_++], .iteration = working_};
   }
-  if (working_ != iteration_) {
+  if (given_ == names_.size() && !is_last && awaits_norm_ && norm_of_ != iteration_) {
+    return {.kind = Kind::kNorm, .iteration = iteration_};
+  }
+  if (given_ == names_.size() && has_rates) {
+    rates_given_ = true;
+    return {.kind = Kind::kRates, .iteration = working_};
+  }
+  if (is_last) {
     POSEIDON_CHECK(working_ + 1 == iteration_, "a program is one step ahead at most");
     given_ = 0;
+    rates_given_ = false;
     return {.kind = Kind::kStep, .iteration = working_++, .loss = last_loss_};
   }
   if (!is_finishing_ || is_finish_given_) return {};
@@ -202,6 +270,10 @@ ProgramProgress::Action ProgramProgress::next() {
 
 void ProgramProgress::landed(std::size_t layer) {
   if (phase_ == Phase::kRunning && working_ == iteration_) landed_[layer] = true;
+}
+
+void ProgramProgress::norm_known(Iteration iteration) {
+  if (phase_ == Phase::kRunning && iteration == iteration_) norm_of_ = iteration;
 }
 
 void ProgramProgress::over() { phase_ = Phase::kNoEpoch; }

@@ -39,8 +39,9 @@ struct EpochPlace {
 /// One caller at a time.
 class ProgramProgress {
  public:
-  /// `layers`: their names, in forward order; at least one.
-  explicit ProgramProgress(std::vector<std::string> layers);
+  /// `layers`: their names, in forward order; at least one. `gives_rates`: the program says the
+  /// rates of each step.
+  explicit ProgramProgress(std::vector<std::string> layers, bool gives_rates = false);
 
   enum class Verdict {
     kOk,
@@ -59,6 +60,12 @@ class ProgramProgress {
   /// kOk: all parameters of iteration() are in memory.
   Reply join();
   Reply gradient(std::size_t layer);
+  /// kOk: the norm of the mean gradient of iteration() is known.
+  Reply norm();
+  /// Those of the step that ends iteration(): before its first gradient, or behind its last one.
+  Reply rates();
+  /// Which of the two it was, for the rates of iteration().
+  bool rates_are_ahead() const { return is_ahead_; }
   Reply step(double loss);
   Reply wait(std::size_t layer);
   /// kOk: the job is done.
@@ -80,6 +87,8 @@ class ProgramProgress {
     enum class Kind {
       kNothing,   ///< wait for a call
       kGradient,  ///< give the gradient of `layer` of `iteration` to synchronisation
+      kNorm,      ///< wait for the norm of the gradient of `iteration`, then norm_known()
+      kRates,     ///< give the rates of `iteration` to synchronisation
       kStep,      ///< end `iteration`, whose loss is `loss`
       kAwait,     ///< wait for the parameters of `layer` with `iteration` steps, then landed()
       kFinish,    ///< `iteration` steps are all: get the final parameters, then trained()
@@ -92,6 +101,7 @@ class ProgramProgress {
   /// What the epoch's thread does next. It does so before it asks again.
   Action next();
   void landed(std::size_t layer);
+  void norm_known(Iteration iteration);
   /// It has ended early; another one may begin.
   void over();
   /// `done`: the job has succeeded.
@@ -105,11 +115,14 @@ class ProgramProgress {
 
   /// What all calls after join have in common; kOk: go on.
   Reply enter(const char* call);
+  /// Of calls that come between the last gradient and the step.
+  Reply enter_behind_gradients(const char* call);
   bool is_silent(const EpochPlace& place) const;
   void rewind(Iteration first);
   bool all(const std::vector<bool>& flags) const;
 
   std::vector<std::string> names_;
+  bool gives_rates_;
 
   // The program's side.
   bool has_joined_ = false;
@@ -119,6 +132,11 @@ class ProgramProgress {
   std::vector<std::size_t> last_;     ///< all layers of i - 1, in that order
   double last_loss_ = 0.0;            ///< of i - 1
   bool has_last_ = false;             ///< i - 1 can be given again
+  bool has_rates_ = false;            ///< of i; those of i - 1 are always known
+  bool is_ahead_ = false;             ///< they came before the gradients of i ...
+  bool was_ahead_ = false;            ///< ... and of i - 1
+  bool awaits_norm_ = false;          ///< of i
+  Iteration norm_of_ = -1;            ///< the newest that is known
   std::vector<bool> told_;            ///< by layer: a call has said that i's parameters are there
   bool is_finishing_ = false;         ///< no further step is to come
   bool is_rewound_ = false;           ///< and no call has said so yet
@@ -129,6 +147,7 @@ class ProgramProgress {
   EpochPlace place_;
   Iteration working_ = 0;         ///< s
   std::size_t given_ = 0;         ///< reports of s that synchronisation has
+  bool rates_given_ = false;      ///< those of s
   std::vector<bool> landed_;      ///< by layer: parameters of i are in memory
   bool is_finish_given_ = false;  ///< in this epoch
 };

@@ -39,6 +39,11 @@ class ProgramProgressTest : public testing::Test {
     for (Action action = progress_.next(); action.kind != Kind::kNothing;
          action = progress_.next()) {
       if (action.kind == Kind::kGradient) did += " g" + std::to_string(action.layer);
+      if (action.kind == Kind::kRates) did += " rates" + std::to_string(action.iteration);
+      if (action.kind == Kind::kNorm) {
+        did += " norm" + std::to_string(action.iteration);
+        progress_.norm_known(action.iteration);
+      }
       if (action.kind == Kind::kStep) did += " step" + std::to_string(action.iteration);
       if (action.kind == Kind::kFinish) did += " finish" + std::to_string(action.iteration);
       if (action.kind == Kind::kAwait) {
@@ -232,13 +237,76 @@ TEST_F(ProgramProgressTest, AStoppedJobEndsAllCalls) {
   EXPECT_EQ(progress_.next().kind, Kind::kNothing);
 }
 
+class ProgramRatesTest : public ProgramProgressTest {
+ protected:
+  ProgramRatesTest() { progress_ = ProgramProgress({"conv", "fc1", "fc2"}, /*gives_rates=*/true); }
+};
+
+TEST_F(ProgramRatesTest, RatesBehindTheGradientsMayFollowTheNorm) {
+  join_at(0);
+  report_all();
+  EXPECT_EQ(progress_.norm().verdict, Verdict::kWait);
+  EXPECT_EQ(drain(), " g2 g1 g0 norm0");
+  EXPECT_EQ(progress_.norm().verdict, Verdict::kOk);
+  EXPECT_EQ(progress_.step(0).message,
+            "poseidon_step: iteration 0 has no rates: call poseidon_rates first");
+  ASSERT_EQ(progress_.rates().verdict, Verdict::kOk);
+  EXPECT_FALSE(progress_.rates_are_ahead());
+  EXPECT_EQ(progress_.rates().message, "poseidon_rates: iteration 0 has its rates already");
+  ASSERT_EQ(progress_.step(0).verdict, Verdict::kOk);
+  EXPECT_EQ(drain(), " rates0 step0 a0 a1 a2");
+}
+
+TEST_F(ProgramRatesTest, RatesAheadAreGivenBeforeTheGradients) {
+  join_at(0);
+  ASSERT_EQ(progress_.rates().verdict, Verdict::kOk);
+  EXPECT_TRUE(progress_.rates_are_ahead());
+  EXPECT_EQ(drain(), " rates0");
+  report_all();
+  ASSERT_EQ(progress_.step(0).verdict, Verdict::kOk);
+  EXPECT_EQ(drain(), " g2 g1 g0 step0 a0 a1 a2");
+  wait_all();
+  report_all();
+  EXPECT_EQ(drain(), " g2 g1 g0") << "the next iteration's are not there yet";
+}
+
+TEST_F(ProgramRatesTest, RatesBetweenGradientsAreRefused) {
+  join_at(0);
+  EXPECT_EQ(progress_.norm().verdict, Verdict::kInvalid);
+  ASSERT_EQ(progress_.gradient(1).verdict, Verdict::kOk);
+  EXPECT_EQ(progress_.rates().message,
+            "poseidon_rates: iteration 0 has gradients of 1 of 3 layers: give the rates before the "
+            "first or behind the last");
+}
+
+TEST_F(ProgramRatesTest, AnotherEpochGetsTheRatesInTheirPlaceAgain) {
+  join_at(0);
+  ASSERT_EQ(progress_.rates().verdict, Verdict::kOk);
+  report_all();
+  EXPECT_EQ(drain(), " rates0 g2 g1 g0");
+  epoch_at(0);
+  EXPECT_EQ(drain(), " rates0 g2 g1 g0");
+  ASSERT_EQ(progress_.step(0).verdict, Verdict::kOk);
+  EXPECT_EQ(drain(), " step0 a0 a1 a2");
+  epoch_at(0);
+  EXPECT_EQ(drain(), " rates0 g2 g1 g0 step0 a0 a1 a2") << "one step back";
+}
+
+TEST_F(ProgramProgressTest, AJobWithRatesOfItsOwnTakesNone) {
+  join_at(0);
+  EXPECT_EQ(progress_.rates().verdict, Verdict::kInvalid);
+  report_all();
+  EXPECT_EQ(progress_.norm().verdict, Verdict::kInvalid);
+}
+
 // ---- random sequences ----
 
 /// A program, its memory, and a cluster that takes the job back at random. Tensors hold the number
 /// of the iteration that they belong to.
 class RandomRun {
  public:
-  explicit RandomRun(unsigned seed) : random_(seed) {
+  explicit RandomRun(unsigned seed)
+      : random_(seed), gives_rates_(seed % 2 == 0), progress_({"a", "b", "c"}, gives_rates_) {
     progress_.prepare({.first_iteration = 0, .rank = 0, .workers = 2});
     fill(0);
     progress_.begin();
@@ -277,6 +345,7 @@ class RandomRun {
     if (dice(3)) program_turn();
     fill(server_);
     given_.assign(kLayers, false);
+    given_rates_ = 0;
     if (dice(3)) program_turn();
     if (dice(10)) return;  // it is lost before it begins
     progress_.begin();
@@ -297,11 +366,19 @@ class RandomRun {
         ASSERT_FALSE(given_[action.layer]);
         given_[action.layer] = true;
         break;
+      case Kind::kRates:
+        ASSERT_EQ(action.iteration, server_);
+        ++given_rates_;
+        break;
+      case Kind::kNorm:
+        FAIL() << "the program never asks";
       case Kind::kStep:
         ASSERT_EQ(action.iteration, server_);
         ASSERT_EQ(action.loss, static_cast<double>(server_));
         ASSERT_EQ(given_, std::vector<bool>(kLayers, true));
+        ASSERT_EQ(given_rates_, gives_rates_ ? 1 : 0);
         given_.assign(kLayers, false);
+        given_rates_ = 0;
         ++server_;
         break;
       case Kind::kAwait:
@@ -319,6 +396,9 @@ class RandomRun {
   void program_turn() {
     if (waited_ < kLayers) {
       if (took(progress_.wait(waited_))) ++waited_;
+    } else if (gives_rates_ && !rated_ &&
+               (reported_.size() == kLayers || (!writing_ && reported_.empty() && dice(2)))) {
+      if (took(progress_.rates())) rated_ = true;
     } else if (!writing_ && reported_.size() < kLayers) {
       do {
         writing_ = any_layer();
@@ -338,6 +418,7 @@ class RandomRun {
     } else if (took(progress_.step(static_cast<double>(mine_)))) {
       ++mine_;
       reported_.clear();
+      rated_ = false;
       waited_ = 0;
     }
     ASSERT_TRUE(rewound_ || progress_.iteration() == mine_);
@@ -353,6 +434,7 @@ class RandomRun {
       mine_ = progress_.iteration();
       EXPECT_EQ(parameters_, std::vector<Iteration>(kLayers, mine_));
       reported_.clear();
+      rated_ = false;
       writing_.reset();
       waited_ = kLayers;
       return false;
@@ -362,17 +444,20 @@ class RandomRun {
   }
 
   std::mt19937 random_;
-  ProgramProgress progress_{{"a", "b", "c"}};
+  const bool gives_rates_;
+  ProgramProgress progress_;
   std::vector<Iteration> parameters_ = std::vector<Iteration>(kLayers, 0);
   std::vector<Iteration> gradients_ = std::vector<Iteration>(kLayers, -1);
 
   Iteration server_ = 0;
   std::vector<bool> given_ = std::vector<bool>(kLayers, false);
+  int given_rates_ = 0;  ///< how often, in this iteration
   std::optional<std::size_t> awaited_;
 
   Iteration mine_ = 0;  ///< as the program knows it
   std::size_t waited_ = kLayers;
   std::vector<std::size_t> reported_;
+  bool rated_ = false;  ///< in this iteration
   std::optional<std::size_t> writing_;
   bool rewound_ = false;  ///< and the program has not heard of it
 };

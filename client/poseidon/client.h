@@ -124,6 +124,24 @@ int64_t poseidon_iteration(const poseidon_client* client);
  * ends with POSEIDON_REWOUND. */
 poseidon_result poseidon_gradient(poseidon_client* client, uint32_t layer);
 
+/* The rest is for jobs whose "optimizer" has "rates": "program" (docs/job.md). */
+
+/* The norm of the mean gradient of all workers and layers, between the last poseidon_gradient of an
+ * iteration and its poseidon_step. Waits for it. */
+poseidon_result poseidon_gradient_norm(poseidon_client* client, double* norm);
+
+typedef struct poseidon_rate {
+  double learning_rate, weight_decay; /* not negative */
+} poseidon_rate;
+
+/* The rates of the step that ends the iteration: one for each tensor, layer by layer, as declared.
+ * gradient_scale: a factor of the mean gradient; 1 leaves it as it is. All workers call it, worker
+ * 0's count. Call it before the iteration's first poseidon_gradient, and servers step each layer as
+ * its gradients come; or, to clip by the norm, behind the last one. Never waits for the network, as
+ * poseidon_gradient. */
+poseidon_result poseidon_rates(poseidon_client* client, const poseidon_rate* rates, uint64_t count,
+                               double gradient_scale);
+
 /* Ends the iteration, of which every layer's gradient is reported. loss: the mean over this
  * worker's samples; NaN: unknown. An infinite one fails the job. The state is copied. Does not wait
  * for parameters. */

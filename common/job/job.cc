@@ -269,6 +269,10 @@ absl::StatusOr<JobSpec> parse_named_job(std::string_view text, std::string_view 
         return parse_optimizer(value, from, job.iterations, spec);
       },
       job.optimizer);
+  if (!is_declared && job.optimizer.rates_by_program) {
+    fields.refuse("optimizer.rates",
+                  "\"program\" is for a declared model, whose program gives them: remove it");
+  }
   section("sync", parse_sync, job.sync);
   section("checkpoint", parse_checkpoint, job.checkpoint);
   section("membership", parse_membership, job.membership);

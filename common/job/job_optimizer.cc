@@ -176,6 +176,13 @@ absl::Status parse_optimizer(const Json& json, std::string_view source, std::int
     fields.refuse_foreign({"trust_coefficient"}, "type \"lars\"", type);
   }
   fields.number("clip_norm", &spec.clip_norm, {.min = 0.0});
+  std::string rates = "job";
+  fields.one_of("rates", &rates, {"job", "program"});
+  spec.rates_by_program = rates == "program";
+  if (spec.rates_by_program) {
+    fields.refuse_foreign({"clip_norm", "schedule", "layers"}, "rates \"job\"", rates);
+    if (type == "lars") fields.refuse("rates", "\"program\" is not possible with type \"lars\"");
+  }
   if (const Json* schedule = fields.value("schedule")) {
     fields.add(parse_schedule(*schedule, source, iterations, spec.schedule));
   }
@@ -191,6 +198,10 @@ Json optimizer_to_json(const OptimizerSpec& spec) {
                {"weight_decay", spec.weight_decay},
                {"schedule", schedule_to_json(spec.schedule)}};
   if (spec.clip_norm > 0.0) json["clip_norm"] = spec.clip_norm;
+  if (spec.rates_by_program) {
+    json["rates"] = "program";
+    json.erase("schedule");
+  }
   if (!spec.layers.empty()) json["layers"] = rules_to_json(spec.type, spec.layers);
   if (spec.type == OptimizerType::kSgd) {
     json["type"] = "sgd";

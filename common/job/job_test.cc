@@ -563,6 +563,32 @@ TEST(Job, OfADeclaredModelHasWhatItsProgramLeavesToUs) {
   EXPECT_THAT(job_warnings(*job), ElementsAre(HasSubstr("all iterations begin again")));
 }
 
+TEST(Job, OfADeclaredModelMayHaveTheRatesOfItsProgram) {
+  Json json = declared_example();
+  json["optimizer"]["rates"] = "program";
+  const absl::StatusOr<JobSpec> job = parse_job(json.dump());
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_TRUE(job->optimizer.rates_by_program);
+  const absl::StatusOr<JobSpec> again = parse_job(job_to_json(*job));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(job_to_json(*again), job_to_json(*job));
+  for (const auto& [key, value] : {std::pair<const char*, Json>{"clip_norm", 1.0},
+                                   {"schedule", {{"type", "cosine"}}},
+                                   {"layers", Json::array({{{"match", "*"}}})}}) {
+    Json both = json;
+    both["optimizer"][key] = value;
+    EXPECT_THAT(std::string(parse_job(both.dump()).status().message()),
+                HasSubstr(str_cat("optimizer.", key, ": belongs to rates \"job\"")));
+  }
+  json["optimizer"] = {{"type", "lars"}, {"rates", "program"}};
+  EXPECT_THAT(std::string(parse_job(json.dump()).status().message()), HasSubstr("type \"lars\""));
+  Json native = example();
+  native["optimizer"]["rates"] = "program";
+  native["optimizer"].erase("schedule");
+  EXPECT_THAT(std::string(parse_job(native.dump()).status().message()),
+              HasSubstr("optimizer.rates: \"program\" is for a declared model"));
+}
+
 TEST(Job, OfADeclaredModelHasNothingThatItsProgramDoes) {
   for (const char* key : {"data", "init", "micro_batches", "precision", "test_every_iterations"}) {
     Json job = declared_example();

@@ -128,6 +128,8 @@ std::string_view norm_scope_name(NormScope scope) {
       return "layer";
     case NormScope::kNetwork:
       return "network";
+    case NormScope::kProgram:
+      return "program";
   }
   return "unknown";
 }

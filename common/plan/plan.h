@@ -30,7 +30,7 @@ namespace poseidon {
 /// (coordinator/planning/time_rule.h).
 enum class Scheme { kPs, kSfb };
 std::string_view scheme_name(Scheme scheme);        ///< "ps", "sfb"
-std::string_view norm_scope_name(NormScope scope);  ///< "none", "layer", "network"
+std::string_view norm_scope_name(NormScope scope);  ///< "none", "layer", "network", "program"
 
 /// Predicted times of a layer.
 struct LayerPrediction {

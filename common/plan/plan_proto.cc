@@ -68,13 +68,15 @@ absl::StatusOr<Plan> plan_from_message(const v1::PlanMessage& message) {
                                                    message.send_order(), "'; known: need, ready"));
   }
   plan.send_order = *send_order;
-  const auto scopes = {NormScope::kNone, NormScope::kLayer, NormScope::kNetwork};
+  const auto scopes = {NormScope::kNone, NormScope::kLayer, NormScope::kNetwork,
+                       NormScope::kProgram};
   const auto* scope = std::find_if(scopes.begin(), scopes.end(), [&message](NormScope known) {
     return message.norm_scope() == norm_scope_name(known);
   });
   if (scope == scopes.end()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "plan: the unknown norm scope '", message.norm_scope(), "'; known: none, layer, network"));
+    return absl::InvalidArgumentError(absl::StrCat("plan: the unknown norm scope '",
+                                                   message.norm_scope(),
+                                                   "'; known: none, layer, network, program"));
   }
   plan.norm_scope = *scope;
   plan.worker_addresses.assign(message.worker_addresses().begin(),

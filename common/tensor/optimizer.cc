@@ -68,27 +68,27 @@ int optimizer_state_slots(const OptimizerSpec& spec) {
 }
 
 NormScope norm_scope(const OptimizerSpec& spec) {
+  if (spec.rates_by_program) return NormScope::kProgram;
   if (spec.clip_norm > 0.0) return NormScope::kNetwork;
   return spec.type == OptimizerType::kLars ? NormScope::kLayer : NormScope::kNone;
 }
 
-OptimizerStep make_optimizer_step(const OptimizerSpec& spec, Iteration iteration,
-                                  float gradient_scale, const StepMultipliers& multipliers,
-                                  const StepNorms& norms) {
+namespace {
+
+/// `trust`: of LARS.
+OptimizerStep step_at(const OptimizerSpec& spec, Iteration iteration, double gradient_scale,
+                      const StepRates& rates, double trust) {
   OptimizerStep step;
   step.type = spec.type;
   step.nesterov = spec.nesterov;
   step.has_momentum = optimizer_state_slots(spec) == 1;
-  step.frozen = multipliers.frozen();
-  const double clip = clip_factor(spec, norms);
-  const double rate = learning_rate_at(spec, iteration) * multipliers.learning_rate;
-  double decay = spec.weight_decay * multipliers.weight_decay;
-  step.gradient_scale = static_cast<float>(gradient_scale * clip);
-  step.learning_rate = static_cast<float>(rate);
+  double decay = rates.weight_decay;
+  step.gradient_scale = static_cast<float>(gradient_scale);
+  step.learning_rate = static_cast<float>(rates.learning_rate);
   if (spec.type == OptimizerType::kLars) {
     // The kernels put the rate after the momentum; LARS has it before.
-    const double inside = rate * trust_ratio(spec, multipliers, clip, norms.tensor);
-    step.gradient_scale = static_cast<float>(gradient_scale * clip * inside);
+    const double inside = rates.learning_rate * trust;
+    step.gradient_scale = static_cast<float>(gradient_scale * inside);
     decay *= inside;
     step.learning_rate = 1.0f;
   }
@@ -103,6 +103,27 @@ OptimizerStep make_optimizer_step(const OptimizerSpec& spec, Iteration iteration
   step.bias_correction2_sqrt =
       static_cast<float>(std::sqrt(1.0 - integer_power(spec.beta2, iteration + 1)));
   return step;
+}
+
+}  // namespace
+
+OptimizerStep make_optimizer_step(const OptimizerSpec& spec, Iteration iteration,
+                                  float gradient_scale, const StepMultipliers& multipliers,
+                                  const StepNorms& norms) {
+  const double clip = clip_factor(spec, norms);
+  const StepRates rates{
+      .learning_rate = learning_rate_at(spec, iteration) * multipliers.learning_rate,
+      .weight_decay = spec.weight_decay * multipliers.weight_decay};
+  OptimizerStep step = step_at(
+      spec, iteration, gradient_scale * clip, rates,
+      spec.type == OptimizerType::kLars ? trust_ratio(spec, multipliers, clip, norms.tensor) : 1.0);
+  step.frozen = multipliers.frozen();
+  return step;
+}
+
+OptimizerStep optimizer_step_at(const StepRates& rates, const OptimizerSpec& spec,
+                                Iteration iteration, float gradient_scale) {
+  return step_at(spec, iteration, gradient_scale, rates, 1.0);
 }
 
 bool is_adaptive(const OptimizerStep& step) { return is_adam(step.type); }

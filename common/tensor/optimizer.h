@@ -66,6 +66,9 @@ struct OptimizerSpec {
   double trust_coefficient = 0.001;  ///< lars
   double clip_norm = 0.0;            ///< of the mean gradient of the whole network; 0: no clipping
   LearningRateSchedule schedule;
+  /// A program gives the rates with each step, in place of those here, the schedule's and the
+  /// multipliers'.
+  bool rates_by_program = false;
   std::vector<TensorRule> layers;  ///< the first that matches counts; none: multipliers of 1
 };
 
@@ -80,6 +83,7 @@ enum class NormScope : std::uint8_t {
   kNone,
   kLayer,    ///< LARS: the norms of the layer's own tensors
   kNetwork,  ///< clipping: the norm of all gradients (and those of its tensors)
+  kProgram,  ///< the same norms go to a program, which says the rates and the factor of clipping
 };
 NormScope norm_scope(const OptimizerSpec& spec);
 
@@ -87,6 +91,13 @@ NormScope norm_scope(const OptimizerSpec& spec);
 struct StepNorms {
   double all_gradients = 0.0;
   TensorSquares tensor;
+};
+
+/// What a program says of one tensor's step.
+struct StepRates {
+  double learning_rate = 0.0;
+  double weight_decay = 0.0;
+  bool operator==(const StepRates&) const = default;
 };
 
 /// The constants of one step; computed once and used for every chunk.
@@ -108,6 +119,9 @@ struct OptimizerStep {
 OptimizerStep make_optimizer_step(const OptimizerSpec& spec, Iteration iteration,
                                   float gradient_scale, const StepMultipliers& multipliers = {},
                                   const StepNorms& norms = {});
+/// The same at a program's rates. `gradient_scale` has the program's factor in it.
+OptimizerStep optimizer_step_at(const StepRates& rates, const OptimizerSpec& spec,
+                                Iteration iteration, float gradient_scale);
 
 /// Factors of a step that is not frozen (common/tensor/optimizer_rules.h): SgdFactors for SGD and
 /// LARS, AdamFactors for Adam and AdamW.

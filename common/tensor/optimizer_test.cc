@@ -149,6 +149,43 @@ TEST(Optimizer, WhoAsksForWhichNorms) {
   EXPECT_EQ(norm_scope(spec), NormScope::kNetwork);
   spec.type = OptimizerType::kAdam;
   EXPECT_EQ(norm_scope(spec), NormScope::kNetwork);
+  spec.clip_norm = 0.0;
+  spec.rates_by_program = true;
+  EXPECT_EQ(norm_scope(spec), NormScope::kProgram);
+}
+
+TEST(Optimizer, AProgramsRatesTakeThePlaceOfTheJobs) {
+  for (const OptimizerType type :
+       {OptimizerType::kSgd, OptimizerType::kAdam, OptimizerType::kAdamW}) {
+    OptimizerSpec spec;
+    spec.type = type;
+    spec.momentum = type == OptimizerType::kSgd ? 0.9 : 0.0;
+    spec.learning_rate = 0.125;
+    spec.weight_decay = 0.01;
+    const OptimizerStep of_job = make_optimizer_step(spec, 3, 0.5f);
+    spec.learning_rate = 99.0;
+    spec.weight_decay = 99.0;
+    const OptimizerStep of_program =
+        optimizer_step_at({.learning_rate = 0.125, .weight_decay = 0.01}, spec, 3, 0.5f);
+    std::vector<float> w1 = {1.0f}, m1 = {0.5f}, v1 = {0.25f}, w2 = w1, m2 = m1, v2 = v1;
+    const std::vector<float> gradient = {2.0f};
+    apply_optimizer(of_job, gradient, w1, w1, m1, v1);
+    apply_optimizer(of_program, gradient, w2, w2, m2, v2);
+    EXPECT_EQ(w1, w2);
+    EXPECT_EQ(m1, m2);
+    EXPECT_NE(w1[0], 1.0f);
+  }
+}
+
+TEST(Optimizer, AProgramsRateOfZeroStillGathersMomentumAsInPyTorch) {
+  OptimizerSpec spec;
+  spec.momentum = 0.5;
+  spec.rates_by_program = true;
+  std::vector<float> w = {1.0f}, m = {1.0f};
+  apply_optimizer(optimizer_step_at({.learning_rate = 0.0, .weight_decay = 0.0}, spec, 0, 1.0f),
+                  std::vector<float>{2.0f}, w, w, m, {});
+  EXPECT_EQ(w[0], 1.0f);
+  EXPECT_EQ(m[0], 2.5f);
 }
 
 TEST(Optimizer, LarsWithoutANormHasARatioOfOne) {

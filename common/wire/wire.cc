@@ -176,7 +176,8 @@ std::size_t expected_payload_bytes(const ChunkHeader& header, const PlanChunk& c
     case ChunkKind::kTotals: {
       const std::size_t parts =
           tensor_parts(plan.layers[chunk.layer.value()], chunk.offset, chunk.elements).size();
-      return header.kind == ChunkKind::kNorms ? norms_bytes(parts) : totals_bytes(parts);
+      return header.kind == ChunkKind::kNorms ? norms_bytes(parts)
+                                              : totals_bytes(parts, plan.norm_scope);
     }
     default:
       return static_cast<std::size_t>(chunk.elements) * element_bytes(header.element_type);

@@ -10,7 +10,7 @@ import pathlib
 from poseidon.errors import Ended, Error, Invalid, Refused, Rewound, Timeout
 
 NAME = "libposeidon_client.so"
-ABI_VERSION = 1
+ABI_VERSION = 2
 ERRORS = {1: Invalid, 2: Refused, 3: Timeout, 4: Ended, 5: Rewound, 6: Error}
 
 _client, _floats, _int64 = ctypes.c_void_p, ctypes.POINTER(ctypes.c_float), ctypes.c_int64
@@ -28,6 +28,8 @@ FUNCTIONS = {
     "poseidon_world_size": (ctypes.c_int, [_client]),
     "poseidon_iteration": (_int64, [_client]),
     "poseidon_gradient": (ctypes.c_int, [_client, ctypes.c_uint32]),
+    "poseidon_gradient_norm": (ctypes.c_int, [_client, _out(ctypes.c_double)]),
+    "poseidon_rates": (ctypes.c_int, [_client, _out(ctypes.c_double), ctypes.c_uint64, ctypes.c_double]),
     "poseidon_step": (ctypes.c_int, [_client, ctypes.c_double]),
     "poseidon_wait": (ctypes.c_int, [_client, ctypes.c_uint32]),
     "poseidon_wait_all": (ctypes.c_int, [_client]),
@@ -111,6 +113,16 @@ class Client:
 
     def gradient(self, layer):
         self._check(self._library.poseidon_gradient(self._client, layer))
+
+    def gradient_norm(self):
+        norm = ctypes.c_double()
+        self._check(self._library.poseidon_gradient_norm(self._client, ctypes.byref(norm)))
+        return norm.value
+
+    def rates(self, rates, gradient_scale):
+        """rates: (learning rate, weight decay) of each declared tensor, as poseidon_rate lies in memory."""
+        values = (ctypes.c_double * (2 * len(rates)))(*(value for pair in rates for value in pair))
+        self._check(self._library.poseidon_rates(self._client, values, len(rates), gradient_scale))
 
     def step(self, loss):
         self._check(self._library.poseidon_step(self._client, loss))

@@ -18,9 +18,9 @@ def main(name, folder):
     script = getattr(trajectory_test, name)()
     model = script.make()
     optimizer = script.optimizer(model)
-    model, optimizer = poseidon.distribute(model, optimizer, clip_norm=script.clip_norm or 0, job={"iterations": trajectory_test.ITERATIONS},
+    model, optimizer = poseidon.distribute(model, optimizer, job={"iterations": trajectory_test.ITERATIONS},
                                            options={"join_timeout_s": 60, "wait_timeout_s": 60})
-    trajectory_test.train(script, model, optimizer, poseidon.rank(), poseidon.world_size(), trajectory_test.Unscheduled())
+    trajectory_test.train(script, model, optimizer, poseidon.rank(), poseidon.world_size(), script.scheduler(optimizer))
     poseidon.save(f"{folder}/{name}.safetensors", model)
     poseidon.finish()
     with open(f"{folder}/{name}.{poseidon.rank()}.json", "w") as file:

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import json
+import math
 import os
 import pathlib
 import re
@@ -81,11 +82,23 @@ class FakeLibrary:
         return self.steps
 
     def gradient_(self, client, layer):
-        rate = self.jobs[0][0]["optimizer"]["learning_rate"]
-        parameters, gradients = (torch.frombuffer(memory, dtype=torch.float32) for memory in self.layers[layer])
-        parameters -= rate * gradients
+        pass
+
+    def gradient_norm_(self, client, norm):
+        norm._obj.value = math.sqrt(sum(value * value for _, gradients in self.layers for value in gradients))
+
+    def rates_(self, client, rates, count, gradient_scale):
+        self.rates = [rates[i] for i in range(2 * count)]
+        self.scale = gradient_scale
 
     def step_(self, client, loss):
+        rates = iter(self.rates[::2])
+        for (parameters, gradients), layer in zip(self.layers, self.jobs[0][0]["model"]["declared"]):
+            begin = 0
+            for tensor in layer["tensors"]:
+                rate, end = next(rates), begin + _product(tensor["shape"])
+                parameters[begin:end] = [p - rate * self.scale * g for p, g in zip(parameters[begin:end], gradients[begin:end])]
+                begin = end
         self.steps += 1
 
     def wait_(self, *_):
@@ -202,11 +215,21 @@ class LibraryBackendTest(unittest.TestCase):
             model = network()
             with self.assertRaisesRegex(Refused, "not servers that only sum"):
                 poseidon.distribute(model, torch.optim.RMSprop(model.parameters()))
-            model, optimizer = poseidon.distribute(model, torch.optim.SGD(model.parameters(), lr=0.5))
+
+    def test_each_step_has_the_rates_of_its_tensors(self):
+        library = FakeLibrary()
+        with cluster(library):
+            model = network()
+            groups = [{"params": model[0].parameters(), "weight_decay": 0.125}, {"params": model[1].parameters(), "lr": 0.25}]
+            model, optimizer = poseidon.distribute(model, torch.optim.SGD(groups, lr=0.5))
             train(model, optimizer, 1)
-            optimizer.param_groups[0]["lr"] = 0.25
-            with self.assertRaisesRegex(Invalid, "were \\(\\(0.5, 0.0\\),\\) when the job began and are \\(\\(0.25, 0.0\\),\\) now"):
-                train(model, optimizer, 1)
+            self.assertEqual(library.rates, [0.5, 0.125, 0.5, 0.125, 0.25, 0.0, 0.25, 0.0])
+            self.assertGreater(library.calls.index("poseidon_rates"), library.calls.index("poseidon_gradient"), "it might have clipped")
+            library.calls.clear()
+            optimizer.param_groups[1]["lr"] = 0.125
+            train(model, optimizer, 1)
+            self.assertEqual(library.rates[4:], [0.125, 0.0, 0.125, 0.0])
+            self.assertLess(library.calls.index("poseidon_rates"), library.calls.index("poseidon_gradient"))
             current().close()
 
     def test_environment(self):

@@ -8,7 +8,6 @@ from support import torch
 if torch:
     from torch import optim
 
-    from poseidon import Invalid
     from poseidon.torch import optimizers
 
 
@@ -16,42 +15,25 @@ def parameters(count=2):
     return [torch.nn.Parameter(torch.ones(2)) for _ in range(count)]
 
 
-def job(optimizer, groups=None, clip_norm=0.0, takes_rates=False):
-    return optimizers.server_optimizer(optimizer, groups or {"a.weight": 0, "a.bias": 0}, clip_norm, takes_rates)
-
-
 @unittest.skipUnless(torch, "torch is not installed")
 class OptimizersTest(unittest.TestCase):
     def test_sgd(self):
         sgd = optim.SGD(parameters(), lr=0.5, momentum=0.9, nesterov=True, weight_decay=0.25)
-        self.assertEqual(job(sgd), {"type": "sgd", "learning_rate": 0.5, "momentum": 0.9, "nesterov": True, "weight_decay": 0.25})
-        self.assertEqual(job(optim.SGD(parameters(), lr=0.5), clip_norm=1),
-                         {"type": "sgd", "learning_rate": 0.5, "momentum": 0.0, "weight_decay": 0.0, "clip_norm": 1.0})
+        self.assertEqual(optimizers.server_optimizer(sgd),
+                         {"type": "sgd", "rates": "program", "learning_rate": 0.5, "momentum": 0.9, "nesterov": True})
+        self.assertEqual(optimizers.server_optimizer(optim.SGD(parameters(), lr=0.5)),
+                         {"type": "sgd", "rates": "program", "learning_rate": 0.5, "momentum": 0.0})
 
     def test_adam(self):
-        expected = {"type": "adam", "learning_rate": 0.5, "beta1": 0.8, "beta2": 0.9, "epsilon": 1e-6, "weight_decay": 0.25}
+        expected = {"type": "adam", "rates": "program", "learning_rate": 0.5, "beta1": 0.8, "beta2": 0.9, "epsilon": 1e-6}
         options = {"lr": 0.5, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.25}
-        self.assertEqual(job(optim.Adam(parameters(), **options)), expected)
-        self.assertEqual(job(optim.AdamW(parameters(), **options)), expected | {"type": "adamw"})
+        self.assertEqual(optimizers.server_optimizer(optim.Adam(parameters(), **options)), expected)
+        self.assertEqual(optimizers.server_optimizer(optim.AdamW(parameters(), **options)), expected | {"type": "adamw"})
 
-    def test_a_learning_rate_that_is_a_tensor(self):
-        self.assertEqual(job(optim.Adam(parameters(), lr=torch.tensor(0.5)))["learning_rate"], 0.5)
-
-    def test_groups_are_multiples_where_steps_bring_no_rates(self):
+    def test_rates_are_those_of_the_groups(self):
         first, second = parameters()
-        sgd = optim.SGD([{"params": [first]}, {"params": [second], "lr": 0.25, "weight_decay": 0.0}], lr=0.5, weight_decay=0.1)
-        self.assertEqual(job(sgd, {"a.weight": 0, "a.bias": 1})["layers"],
-                         [{"match": "a.bias", "learning_rate_multiplier": 0.5, "weight_decay_multiplier": 0.0}])
-
-    def test_groups_are_named_where_steps_bring_rates(self):
-        first, second = parameters()
-        sgd = optim.SGD([{"params": [first]}, {"params": [second], "lr": 0.0}], lr=0.5, weight_decay=0.1)
-        self.assertEqual(job(sgd, {"a.weight": 0, "a.bias": 1}, takes_rates=True)["layers"], [{"match": "a.bias", "group": 1}])
+        sgd = optim.SGD([{"params": [first]}, {"params": [second], "lr": torch.tensor(0.0)}], lr=0.5, weight_decay=0.1)
         self.assertEqual(optimizers.rates_of(sgd), ((0.5, 0.1), (0.0, 0.1)))
-
-    def test_all_rates_zero(self):
-        with self.assertRaisesRegex(Invalid, "learning rate of every parameter group is 0"):
-            job(optim.SGD(parameters(), lr=0.0))
 
     def test_what_the_servers_do_not_take(self):
         first, second = parameters()

@@ -212,7 +212,6 @@ class SessionTest(unittest.TestCase):
         self.refused("step is 'all'", nothing, step="all")
         self.refused("the servers have torch.optim.SGD", nothing, step="server", optimizer=lambda model: torch.optim.RMSprop(model.parameters()))
         self.refused("looks at all parameters at once", nothing, step="layer", optimizer=lambda model: torch.optim.LBFGS(model.parameters()))
-        self.refused("clip_norm is for step=\"server\"", nothing, step="layer", clip_norm=1.0)
 
         def again(model, optimizer):
             poseidon.distribute(network(), optimizer, backend=lambda *_: None)
@@ -314,19 +313,54 @@ class SessionTest(unittest.TestCase):
         self.refused("what it remembers is the servers'", script, optimizer=lambda model: torch.optim.Adam(model.parameters()))
         self.refused("load before distribute", lambda model, optimizer: model.load_state_dict(network().state_dict()))
 
-    def test_clipping_on_the_servers_must_be_declared(self):
-        def script(model, optimizer):
+    def test_what_clipping_refuses(self):
+        def infinite(model, optimizer):
             loss_of(model, 0).backward()
-            poseidon.clip_grad_norm_(model.parameters(), 2.0)
-        self.refused("clip_norm=2.0", script)
+            poseidon.clip_grad_norm_(model.parameters(), 2.0, float("inf"))
+        self.refused("norm_type inf", infinite, step="server")
 
         def some(model, optimizer):
             loss_of(model, 0).backward()
             poseidon.clip_grad_norm_(model[0].parameters(), 1.0)
-        self.refused("of some of the parameters", some, clip_norm=1.0)
+        self.refused("of some of the parameters", some)
+
+    def test_servers_do_not_wait_for_a_script_that_does_not_clip(self):
+        def script(make_backend, rank):
+            model, optimizer = poseidon.distribute(models[rank], sgd(models[rank]), step="server", clips=clips, backend=make_backend)
+            backend = current().backend
+            ahead = []
+            give = backend.rates
+
+            def rates(*arguments):
+                ahead.append(not any(layer.reported for layer in current().layers))
+                give(*arguments)
+            backend.rates = rates
+            for i in range(3):
+                loss_of(model, i, rank).backward()
+                optimizer.step()
+            poseidon.finish()
+            return ahead
+
+        for clips, expected in ((None, [False, True, True]), (True, [False] * 3), (False, [True] * 3)):
+            models = [network(), network()]
+            self.assertEqual(twin.run(2, script)[0], [expected, expected])
+
+    def test_what_comes_too_late_for_servers_that_do_not_wait_is_refused(self):
+        def clips_later(model, optimizer):
+            train(model, optimizer, 1)
+            loss_of(model, 0).backward()
+            poseidon.clip_grad_norm_(model.parameters(), 2.0)
+        self.refused("in this iteration and not in the first", clips_later, step="server")
+
+        def changes_later(model, optimizer):
+            train(model, optimizer, 1)
+            loss_of(model, 0).backward()
+            optimizer.param_groups[0]["lr"] = 0.75
+            optimizer.step()
+        self.refused("the servers have stepped already", changes_later, step="server")
 
     def test_norm_is_that_of_the_mean_gradient(self):
-        for step in ("layer", "worker"):
+        for step in ("server", "layer", "worker"):
             def script(make_backend, rank):
                 model, optimizer = poseidon.distribute(models[rank], sgd(models[rank]), step=step, backend=make_backend)
                 loss_of(model, 0, rank).backward()

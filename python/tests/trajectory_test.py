@@ -198,8 +198,7 @@ def distributed(script, workers, step, set_to_none=True, scheduler_first=False):
         optimizer = script.optimizer(model)
         scheduler = script.scheduler(optimizer) if scheduler_first else None
         kind = type(optimizer)
-        clip_norm = script.clip_norm if step == "server" and script.clip_norm else 0
-        model, optimizer = poseidon.distribute(model, optimizer, step=step, clip_norm=clip_norm, backend=make_backend)
+        model, optimizer = poseidon.distribute(model, optimizer, step=step, backend=make_backend)
         assert isinstance(optimizer, kind) and (poseidon.rank(), poseidon.world_size()) == (rank, workers)
         losses = train(script, model, optimizer, rank, workers, scheduler or script.scheduler(optimizer), set_to_none)
         state = copy.deepcopy(model.state_dict())

@@ -58,16 +58,20 @@ class Cluster:
             return
         if not sums and 0 not in self.rates.get(iteration, {}):
             return
-        clip_norm = self.job["optimizer"].get("clip_norm", 0)
-        if clip_norm and any(len(self.sent.get((iteration, i), ())) < self.workers for i in range(len(self.layers))):
-            return
         gradient = self.mean(iteration, layer)
-        if clip_norm:
-            norm = math.sqrt(sum(self.mean(iteration, i).double().square().sum().item() for i in range(len(self.layers))))
-            gradient *= min(1.0, clip_norm / (norm + 1e-6))
-        server.values = gradient if sums else server.step(gradient, self.rates[iteration][0])
+        if not sums:
+            rates, scale = self.rates[iteration][0]
+            first = sum(len(other.parameters) for other in self.layers[:layer])
+            gradient = server.step(gradient * scale, rates[first:first + len(server.parameters)])
+        server.values = gradient
         server.steps += 1
         self.changed.notify_all()
+
+    def all_sent(self, iteration):
+        return all(len(self.sent.get((iteration, i), ())) == self.workers for i in range(len(self.layers)))
+
+    def norm(self, iteration):
+        return math.sqrt(sum(self.mean(iteration, i).double().square().sum().item() for i in range(len(self.layers))))
 
     def mean(self, iteration, layer):
         sent = self.sent[iteration, layer]
@@ -82,13 +86,11 @@ class Layer:
 
     def __init__(self, values, tensors, optimizer):
         self.steps, self.values = 0, values
-        self.parameters, self.optimizers, self.rules = [], [], []
+        self.parameters, self.optimizers = [], []
         begin = 0
-        for name, elements in tensors:
+        for _, elements in tensors:
             parameter = torch.nn.Parameter(values[begin:begin + elements].clone())
             begin += elements
-            rule = next((rule for rule in optimizer.get("layers", ()) if rule["match"] == name), {})
-            self.rules.append(rule)
             if optimizer["type"] == "sum":
                 continue
             options = {key: optimizer[key] for key in OPTIONS[optimizer["type"]] if key in optimizer}
@@ -99,9 +101,9 @@ class Layer:
 
     def step(self, gradient, rates):
         begin = 0
-        for parameter, optimizer, rule in zip(self.parameters, self.optimizers, self.rules):
+        for parameter, optimizer, (rate, decay) in zip(self.parameters, self.optimizers, rates):
             group = optimizer.param_groups[0]
-            group["lr"], group["weight_decay"] = rates[rule.get("group", 0)]
+            group["lr"], group["weight_decay"] = rate, decay
             parameter.grad = gradient[begin:begin + parameter.numel()].clone()
             begin += parameter.numel()
             optimizer.step()
@@ -109,7 +111,7 @@ class Layer:
 
 
 class TwinBackend(Backend):
-    can = frozenset({"sums", "rates"})
+    can = frozenset({"sums"})
 
     def __init__(self, cluster, rank, job, options):
         self.cluster, self._rank, self.job = cluster, rank, job
@@ -168,9 +170,14 @@ class TwinBackend(Backend):
             self.cluster.sent.setdefault((self._steps, layer), {})[self._rank] = self.sent[layer]
             self.cluster.changed.notify_all()
 
-    def rates(self, rates):
+    def gradient_norm(self):
         with self.cluster.changed:
-            self.cluster.rates.setdefault(self._steps, {})[self._rank] = rates
+            self.cluster.wait_until(lambda: self.cluster.all_sent(self._steps), "the norm")
+            return self.cluster.norm(self._steps)
+
+    def rates(self, rates, gradient_scale):
+        with self.cluster.changed:
+            self.cluster.rates.setdefault(self._steps, {})[self._rank] = (rates, gradient_scale)
             self.cluster.changed.notify_all()
 
     def step(self, loss):

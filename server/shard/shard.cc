@@ -323,10 +323,12 @@ ChunkDecision Shard::on_push(Slot& slot, const DecodedChunk& message) {
                                     static_cast<std::uint32_t>(contributors_.size()));
     if (complete) failure = held_back ? settle(slot) : step(slot, nullptr);
   });
+  const bool has_rates = slot.rates_ahead && slot.rates_of == slot.version;
+  if (complete && !failure && has_rates) failure = step(slot, &*slot.rates_ahead);
   if (failure) return {.objection = std::move(failure), .delivery = std::nullopt};
   if (!complete) return {};
   ChunkDecision decision = deliver(slot.id, std::nullopt);
-  decision.delivery->norms = held_back;
+  decision.delivery->norms = held_back && !has_rates;
   return decision;
 }
 
@@ -374,7 +376,7 @@ Objection Shard::judge_totals(const Slot& slot, const StepTotals& totals) const 
     const TensorSquares& total = totals.tensors[i];
     if (total.gradient < part.gradient) return too_small(total.gradient, part.gradient);
     if (total.parameters < part.parameters) return too_small(total.parameters, part.parameters);
-    if (plan_.norm_scope == NormScope::kNetwork && totals.all_gradients < part.gradient) {
+    if (plan_.norm_scope != NormScope::kLayer && totals.all_gradients < part.gradient) {
       return too_small(totals.all_gradients, part.gradient);
     }
   }
@@ -387,7 +389,7 @@ ChunkDecision Shard::on_totals(Slot& slot, const DecodedChunk& message) {
     return refuse(DataRefusal::kRank, absl::StrCat("totals from worker ", header.rank.value(),
                                                    ", only worker 0 gives them"));
   }
-  const absl::StatusOr<StepTotals> totals = decode_totals(message.payload);
+  const absl::StatusOr<StepTotals> totals = decode_totals(message.payload, plan_.norm_scope);
   if (!totals.ok()) return refuse(DataRefusal::kNorm, std::string(totals.status().message()));
   if (header.iteration == slot.version - 1) {
     // It lost the answer with its stream.
@@ -399,6 +401,12 @@ ChunkDecision Shard::on_totals(Slot& slot, const DecodedChunk& message) {
   }
   if (header.iteration < slot.version) {
     return refuse(DataRefusal::kDuplicate, "totals of a step that was made long ago");
+  }
+  if (plan_.norm_scope == NormScope::kProgram && slot.version >= 0 &&
+      header.iteration == slot.version && slot.settled.empty()) {
+    slot.rates_ahead = *totals;
+    slot.rates_of = slot.version;
+    return {};
   }
   if (header.iteration != slot.version || slot.settled.empty()) {
     return refuse(DataRefusal::kIteration,
@@ -447,6 +455,11 @@ Objection Shard::step(Slot& slot, const StepTotals* totals) {
   const float scale = 1.0f / static_cast<float>(plan_.workers());
   absl::InlinedVector<OptimizerStep, 4> steps;  // one per part
   for (std::size_t i = 0; i < slot.parts.size(); ++i) {
+    if (plan_.norm_scope == NormScope::kProgram) {
+      const auto scaled = static_cast<float>(scale * totals->gradient_scale);
+      steps.push_back(optimizer_step_at(totals->rates[i], optimizer_, slot.version, scaled));
+      continue;
+    }
     StepNorms norms;
     if (totals != nullptr) norms = {totals->all_gradients, totals->tensors[i]};
     steps.push_back(

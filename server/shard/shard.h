@@ -21,7 +21,7 @@
 //  5. Where steps need norms over more than a chunk (plan.norm_scope), a complete sum waits: its
 //     squares are sent (Delivery::norms), and the step follows when worker 0 has sent the totals.
 //     Every worker that receives norms gets a step's norms before its parameters, on the same
-//     stream.
+//     stream. A program's rates may come ahead of the gradients; then no sum waits.
 //  6. A version can be frozen for a checkpoint: the buffers are shared with the writer to disk, and
 //     a later step goes to fresh memory (rule 3).
 //  7. A step keeps the previous version. When a worker is lost in the middle of an iteration, some
@@ -144,6 +144,8 @@ class Shard final : public ChunkHolder {
     std::span<const float> settled;  ///< the gradient whose step waits for norms; empty: none
     Iteration squares_of = -1;
     std::vector<TensorSquares> squares;       ///< of each part
+    std::optional<StepTotals> rates_ahead;    ///< came before the gradients ...
+    Iteration rates_of = -1;                  ///< ... of this iteration
     std::array<Iteration, 2> frozen{-1, -1};  ///< the newest even and odd version that was frozen
   };
 

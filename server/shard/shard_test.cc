@@ -106,10 +106,12 @@ TEST_F(ShardTest, AChunkThatStraddlesTensorsStepsEachByItsMultipliers) {
 /// Steps that wait for the network's norm: chunks 0 and 1 of layer 0, chunk 2 of layer 1.
 class HeldBackTest : public ShardTest {
  protected:
-  HeldBackTest() {
-    optimizer_.clip_norm = 1.0;
+  HeldBackTest() : HeldBackTest(NormScope::kNetwork) {}
+  explicit HeldBackTest(NormScope scope) {
+    optimizer_.clip_norm = scope == NormScope::kNetwork ? 1.0 : 0.0;
+    optimizer_.rates_by_program = scope == NormScope::kProgram;
     Plan plan = toy_plan(2, 1, {6, 2}, 4);
-    plan.norm_scope = NormScope::kNetwork;
+    plan.norm_scope = scope;
     shard_.emplace(plan, ServerIndex(0), optimizer_, &bsp_);
     initialise(*shard_);
   }
@@ -199,6 +201,56 @@ TEST_F(HeldBackTest, ANormThatIsNotFiniteStopsEverything) {
       decision.objection.message,
       HasSubstr("the norm of the gradients of iteration 0 is no finite number: layer layer1"));
   EXPECT_EQ(push(*shard_, 0, 0, 0, 1.0f).objection.reason, DataRefusal::kNotFinite);
+}
+
+class ProgramRatesTest : public HeldBackTest {
+ protected:
+  ProgramRatesTest() : HeldBackTest(NormScope::kProgram) {}
+  static StepTotals of(double all_gradients, double gradient, double learning_rate) {
+    return {.all_gradients = all_gradients,
+            .tensors = {{gradient, 0.0}},
+            .gradient_scale = 0.5,
+            .rates = {{.learning_rate = learning_rate, .weight_decay = 0.0}}};
+  }
+};
+
+TEST_F(ProgramRatesTest, AStepIsMadeAtTheRatesThatCameWithTheTotals) {
+  push(*shard_, 1, 0, 0, 3.0f);
+  const ChunkDecision held = push(*shard_, 0, 0, 0, 1.0f);
+  ASSERT_TRUE(held.delivery);
+  EXPECT_TRUE(held.delivery->norms);
+  EXPECT_FALSE(totals(0, 0, 0, of(64.0, 24.0, 0.25)).objection);
+  EXPECT_EQ(values(*shard_, ChunkId(0)), std::vector<float>(4, 10.0f - 0.25f * 2.0f * 0.5f));
+}
+
+TEST_F(ProgramRatesTest, RatesAheadOfTheGradientsMakeTheStepAtOnce) {
+  push(*shard_, 1, 0, 0, 3.0f);
+  const ChunkDecision ahead = totals(0, 0, 0, of(0.0, 0.0, 0.25));
+  EXPECT_FALSE(ahead.objection) << ahead.objection.message;
+  EXPECT_FALSE(ahead.delivery);
+  EXPECT_FALSE(totals(0, 0, 0, of(0.0, 0.0, 0.25)).objection) << "again, on another stream";
+  const ChunkDecision stepped = push(*shard_, 0, 0, 0, 1.0f);
+  ASSERT_TRUE(stepped.delivery);
+  EXPECT_FALSE(stepped.delivery->norms);
+  EXPECT_EQ(stepped.delivery->only, std::nullopt);
+  EXPECT_EQ(shard_->version(ChunkId(0)), 1);
+  EXPECT_EQ(shard_->norms(ChunkId(0)).iteration, 0) << "which go out first";
+  EXPECT_EQ(values(*shard_, ChunkId(0)), std::vector<float>(4, 10.0f - 0.25f * 2.0f * 0.5f));
+  push(*shard_, 1, 0, 1, 3.0f);
+  EXPECT_TRUE(push(*shard_, 0, 0, 1, 1.0f).delivery->norms) << "those were of one step alone";
+  EXPECT_EQ(shard_->version(ChunkId(0)), 1);
+}
+
+TEST_F(ProgramRatesTest, HostileRatesAreRefusedAndChangeNothing) {
+  EXPECT_EQ(totals(1, 0, 0, of(0.0, 0.0, 0.25)).objection.reason, DataRefusal::kRank);
+  EXPECT_EQ(totals(0, 0, 1, of(0.0, 0.0, 0.25)).objection.reason, DataRefusal::kIteration);
+  EXPECT_EQ(totals(0, 0, 0, of(0.0, 0.0, -0.25)).objection.reason, DataRefusal::kNorm);
+  EXPECT_EQ(totals(0, 0, 0, of(0.0, 0.0, 1e39)).objection.reason, DataRefusal::kNorm);
+  StepTotals none = of(0.0, 0.0, 0.25);
+  none.rates.clear();
+  EXPECT_EQ(totals(0, 0, 0, none).objection.reason, DataRefusal::kSize);
+  push(*shard_, 1, 0, 0, 3.0f);
+  EXPECT_TRUE(push(*shard_, 0, 0, 0, 1.0f).delivery->norms) << "no rates are here";
 }
 
 TEST_F(ShardTest, WithoutNormsNobodyTakesTotals) {

@@ -325,6 +325,27 @@ absl::Status SyncClient::wait_version(LayerIndex layer, Iteration version,
   }
 }
 
+void SyncClient::step_rates(Iteration iteration, ProgramRates rates) {
+  trainer_.assert_held();
+  // Copyable, for the loop's std::function.
+  auto shared = std::make_shared<ProgramRates>(std::move(rates));
+  transport_->post([this, iteration, shared] {
+    loop_.assert_held();
+    syncer_->step_rates(iteration, std::move(*shared));
+  });
+}
+
+absl::StatusOr<double> SyncClient::wait_gradient_norm(Iteration iteration) {
+  trainer_.assert_held();
+  POSEIDON_RETURN_IF_ERROR(
+      wait(LayerIndex(0), absl::StrCat("the norm of the gradients of iteration ", iteration),
+           Waiter::kOther, [this, iteration]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+             return norms_of_ >= iteration;
+           }));
+  const MutexLock lock(mutex_);
+  return std::sqrt(all_gradients_);
+}
+
 absl::Status SyncClient::finish(Iteration iterations) {
   trainer_.assert_held();
   if (absl::Status status = wait_all_parameters(iterations); !status.ok()) return status;

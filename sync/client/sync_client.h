@@ -105,6 +105,12 @@ class SyncClient final : public SyncerEvents {
   /// the layer.
   absl::Status wait_landed(LayerIndex layer, Iteration version);
 
+  /// Where the plan's steps wait for a program's rates (NormScope::kProgram): those of the step
+  /// that ends `iteration`, of which all gradients are reported. Worker 0's count.
+  void step_rates(Iteration iteration, ProgramRates rates);
+  /// Likewise: waits for the norm of the mean gradient of `iteration`, before any scaling.
+  absl::StatusOr<double> wait_gradient_norm(Iteration iteration);
+
   /// After the last iteration: waits until all layers have all their steps, until all workers have
   /// found their copies of SFB layers equal, and until the layers' memory holds the float32
   /// parameters (a 16-bit wire type had rounded them). Keep the client until all workers have

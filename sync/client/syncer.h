@@ -62,6 +62,11 @@ class Syncer final {
     links_.layer_measured(layer, iteration, std::move(tensors));
   }
 
+  /// Where the plan's steps wait for a program's rates; see PsRoute::step_rates.
+  void step_rates(Iteration iteration, ProgramRates rates) {
+    links_.step_rates(iteration, std::move(rates));
+  }
+
   /// With a 16-bit wire type: replaces the rounded parameters by the servers' float32 parameters,
   /// which belong into a model file. Call once, when the last version of every layer has landed.
   void fetch_exact() { links_.fetch_exact(); }

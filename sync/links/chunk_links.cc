@@ -120,6 +120,12 @@ void ChunkLinks::layer_measured(LayerIndex layer, Iteration iteration,
   settle(route_.layer_measured(layer, iteration, std::move(tensors)));
 }
 
+void ChunkLinks::step_rates(Iteration iteration, ProgramRates rates) {
+  if (failed_) return;
+  route_.step_rates(iteration, std::move(rates));
+  pump_all();
+}
+
 void ChunkLinks::settle(const NormBook::Complete& norms) {
   if (!norms.layers.empty()) pump_all();
   if (norms.all_gradients) events_->norms_complete(norms.iteration, *norms.all_gradients);

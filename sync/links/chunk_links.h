@@ -53,6 +53,8 @@ class ChunkLinks {
   void gradient_ready(LayerIndex layer, Iteration iteration);
   /// The same for single chunks. They are queued together, so the most urgent one leaves first.
   void request(std::span<const ChunkRequest> requests);
+  /// See PsRoute::step_rates.
+  void step_rates(Iteration iteration, ProgramRates rates);
   /// See PsRoute::layer_measured. Norms that it completes are reported to `events`.
   void layer_measured(LayerIndex layer, Iteration iteration, std::vector<TensorSquares> tensors);
   /// See PsRoute::pull_exact.

@@ -7,7 +7,10 @@
 namespace poseidon {
 
 NormBook::NormBook(const Plan& plan, Iteration first_iteration)
-    : scope_(plan.norm_scope), layers_(plan.layers.size()), missing_layers_(plan.layers.size()) {
+    : scope_(plan.norm_scope),
+      layers_(plan.layers.size()),
+      missing_layers_(plan.layers.size()),
+      network_known_(first_iteration - 1) {
   POSEIDON_CHECK(scope_ != NormScope::kNone, "a plan whose steps ask for norms");
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     layers_[l].by_factors = plan.layers[l].scheme == Scheme::kSfb;
@@ -77,6 +80,7 @@ NormBook::Complete NormBook::finish_layer(LayerIndex index, Iteration iteration)
     if (!layers_[l].by_factors) complete.layers.emplace_back(l);
   }
   complete.all_gradients = all_gradients_;
+  network_known_ = iteration;
   return complete;
 }
 

@@ -35,7 +35,8 @@ class NormBook {
   struct Complete {
     std::vector<LayerIndex> layers;
     Iteration iteration = -1;
-    /// Under NormScope::kNetwork, when `layers` is all layers: the sum of squares of all gradients.
+    /// Under NormScope::kNetwork and kProgram, when `layers` is all layers: the sum of squares of
+    /// all gradients.
     std::optional<double> all_gradients;
   };
 
@@ -55,6 +56,8 @@ class NormBook {
     return layers_[layer.value()].totals;
   }
   double all_gradients() const { return all_gradients_; }
+  /// The newest iteration of which the sums of all layers are complete; not under kLayer.
+  Iteration network_known() const { return network_known_; }
 
  private:
   struct Chunk {
@@ -78,6 +81,7 @@ class NormBook {
   std::vector<Layer> layers_;
   std::size_t missing_layers_;
   double all_gradients_ = 0.0;
+  Iteration network_known_ = -1;
 };
 
 }  // namespace poseidon

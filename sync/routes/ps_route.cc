@@ -93,6 +93,7 @@ void PsRoute::request(const ChunkRequest& request) {
 void PsRoute::push(ChunkId chunk, Iteration iteration) {
   POSEIDON_CHECK(chunks_[chunk.value()].version == iteration,
                  "a gradient is computed on the parameters of its own iteration");
+  chunks_[chunk.value()].rates_sent = false;
   enqueue(chunk, Request::kPush);
 }
 
@@ -104,9 +105,21 @@ NormBook::Complete PsRoute::layer_measured(LayerIndex layer, Iteration iteration
   return complete;
 }
 
+void PsRoute::step_rates(Iteration iteration, ProgramRates rates) {
+  POSEIDON_CHECK(plan_.norm_scope == NormScope::kProgram, "a plan whose steps wait for rates");
+  rates_ = std::move(rates);
+  rates_of_ = iteration;
+  if (rates_.ahead || book_->network_known() != iteration) return;
+  NormBook::Complete complete{.layers = {}, .iteration = iteration, .all_gradients = std::nullopt};
+  for (std::uint32_t l = 0; l < of_layer_.size(); ++l) complete.layers.emplace_back(l);
+  release(complete);
+}
+
 /// Worker 0 lets the servers make the steps whose norms are complete.
 void PsRoute::release(const NormBook::Complete& complete) {
   if (rank_ != WorkerRank(0)) return;
+  const bool has_rates = rates_of_ == complete.iteration;
+  if (plan_.norm_scope == NormScope::kProgram && (!has_rates || rates_.ahead)) return;
   for (const LayerIndex layer : complete.layers) {
     for (const ChunkId id : of_layer_[layer.value()]) {
       POSEIDON_CHECK(chunks_[id.value()].request == Request::kPush, "no step before its totals");
@@ -116,20 +129,35 @@ void PsRoute::release(const NormBook::Complete& complete) {
   }
 }
 
+/// Where worker 0 has the rates of a step before its gradients, they travel ahead of these.
+bool PsRoute::sends_rates_ahead(const Chunk& chunk) const {
+  return rank_ == WorkerRank(0) && chunk.request == Request::kPush && rates_.ahead &&
+         rates_of_ == chunk.version;
+}
+
 std::string PsRoute::totals_of(ChunkId id) const {
   const PlanChunk& place = plan_.chunks[id.value()];
-  StepTotals totals{.all_gradients = book_->all_gradients(), .tensors = {}};
+  const bool ahead = sends_rates_ahead(chunks_[id.value()]);
+  StepTotals totals{.all_gradients = ahead ? 0.0 : book_->all_gradients(),
+                    .tensors = {},
+                    .gradient_scale = rates_.gradient_scale,
+                    .rates = {}};
   const std::vector<TensorSquares>& layer = book_->totals(place.layer);
   for (const TensorPart& part :
        tensor_parts(plan_.layers[place.layer.value()], place.offset, place.elements)) {
-    totals.tensors.push_back(layer[part.tensor]);
+    totals.tensors.push_back(ahead ? TensorSquares{} : layer[part.tensor]);
+    if (plan_.norm_scope != NormScope::kProgram) continue;
+    totals.rates.push_back(rates_.tensors[place.layer.value()][part.tensor]);
   }
   return encode_totals(totals);
 }
 
 void PsRoute::stream_opened(ServerIndex server) {
   const std::vector<ChunkId> chunks = unanswered(server);
-  for (const ChunkId chunk : chunks) queues_[server.value()].push(chunk);
+  for (const ChunkId chunk : chunks) {
+    chunks_[chunk.value()].rates_sent = false;
+    queues_[server.value()].push(chunk);
+  }
   if (!chunks.empty()) return;
   std::optional<ChunkId> smallest;
   for (std::uint32_t i = 0; i < plan_.chunks.size(); ++i) {
@@ -162,6 +190,10 @@ std::optional<PsRoute::Outgoing> PsRoute::next_message(ServerIndex server) {
                          static_cast<std::size_t>(place.elements));
   };
   const bool greets = std::exchange(chunk.greets, false);
+  if (sends_rates_ahead(chunk) && !std::exchange(chunk.rates_sent, true)) {
+    queues_[server.value()].push(*next);  // the gradient follows
+    return totals_message(*next, header);
+  }
   switch (chunk.request) {
     case Request::kPush:
       header.kind = ChunkKind::kPushGradient;
@@ -191,17 +223,8 @@ std::optional<PsRoute::Outgoing> PsRoute::next_message(ServerIndex server) {
       header.iteration = chunk.version;
       header.element_type = ElementType::kFloat32;
       break;
-    case Request::kTotals: {
-      header.kind = ChunkKind::kTotals;
-      header.iteration = chunk.version;
-      const std::string totals = totals_of(*next);
-      message.prefix = encode_prefix(header, totals.size());
-      message.prefix.append(totals);
-      return Outgoing{.message = std::move(message),
-                      .layer = place.layer,
-                      .chunk = *next,
-                      .gradient_of = std::nullopt};
-    }
+    case Request::kTotals:
+      return totals_message(*next, header);
     case Request::kNone:
       POSEIDON_CHECK(greets, "only requested chunks wait in a queue");
       header.kind = ChunkKind::kPull;
@@ -214,6 +237,19 @@ std::optional<PsRoute::Outgoing> PsRoute::next_message(ServerIndex server) {
                   .layer = place.layer,
                   .chunk = *next,
                   .gradient_of = pushes ? std::optional(header.iteration) : std::nullopt};
+}
+
+PsRoute::Outgoing PsRoute::totals_message(ChunkId id, ChunkHeader header) const {
+  header.kind = ChunkKind::kTotals;
+  header.iteration = chunks_[id.value()].version;
+  const std::string totals = totals_of(id);
+  OutgoingMessage message;
+  message.prefix = encode_prefix(header, totals.size());
+  message.prefix.append(totals);
+  return Outgoing{.message = std::move(message),
+                  .layer = plan_.chunks[id.value()].layer,
+                  .chunk = id,
+                  .gradient_of = std::nullopt};
 }
 
 void PsRoute::round_gradient(Chunk& chunk, std::span<const float> gradient) {
@@ -266,7 +302,7 @@ Objection PsRoute::judge(ServerIndex from, const DecodedChunk& decoded) const {
                      ", this worker has ", chunk.version, asked ? "" : " and did not ask for it")};
   }
   if (rank_ == WorkerRank(0) && book_.has_value() && chunk.request == Request::kPush &&
-      book_->known(header.chunk) >= chunk.version) {
+      !sends_rates_ahead(chunk) && book_->known(header.chunk) >= chunk.version) {
     return {DataRefusal::kIteration,
             absl::StrCat("version ", header.iteration, " of chunk ", header.chunk.value(),
                          ", but this worker has not sent the norms of its step yet")};

@@ -17,7 +17,9 @@
 //     widened into their place.
 //  5. When steps need norms (plan.norm_scope), a server sends each chunk's sums of squares before
 //     the parameters of that step. Worker 0 answers with the totals once they are complete
-//     (norm_book.h), and repeats that answer like any request.
+//     (norm_book.h), and repeats that answer like any request. Where a program gives the rates, the
+//     answer waits for these, too, unless they were there before the gradient: then worker 0 sends
+//     them first, and the server steps as soon as the sum is complete.
 
 #include <cstdint>
 #include <memory>
@@ -37,6 +39,7 @@
 #include "sync/routes/landing.h"
 #include "sync/routes/layer_memory.h"
 #include "sync/routes/norm_book.h"
+#include "sync/routes/program_rates.h"
 
 namespace poseidon {
 
@@ -69,6 +72,11 @@ class PsRoute {
   /// whose factors are complete.
   NormBook::Complete layer_measured(LayerIndex layer, Iteration iteration,
                                     std::vector<TensorSquares> tensors);
+
+  /// Under NormScope::kProgram: the program's rates of the step that ends `iteration`, once per
+  /// iteration: before its first gradient (rates.ahead), or behind its last one. The totals of
+  /// worker 0 wait for them.
+  void step_rates(Iteration iteration, ProgramRates rates);
 
   /// A stream to this server was opened: queues all requests that the server has not answered. When
   /// there are none, it queues a pull of the server's smallest chunk at its present version,
@@ -103,6 +111,7 @@ class PsRoute {
     Iteration version = -1;     ///< the last that landed; version + 1 is next
     bool greets = false;        ///< queued as the first message of a stream, without a request
     bool early = false;         ///< version + 1 arrived before the norms of its step
+    bool rates_sent = false;    ///< on this stream, ahead of the gradient
     PayloadBuffer rounded;      ///< the gradient in 16 bits; empty when float32 travels ...
     Iteration rounded_of = -1;  ///< ... and the iteration of its content
   };
@@ -110,7 +119,9 @@ class PsRoute {
   void enqueue(ChunkId chunk, Request kind);
   void push(ChunkId chunk, Iteration iteration);
   void round_gradient(Chunk& chunk, std::span<const float> gradient);
+  bool sends_rates_ahead(const Chunk& chunk) const;
   std::string totals_of(ChunkId chunk) const;
+  Outgoing totals_message(ChunkId chunk, ChunkHeader header) const;
   Objection judge(ServerIndex from, const DecodedChunk& decoded) const;
   Objection judge_norms(const ChunkHeader& header) const;
   Landing land_norms(const DecodedChunk& decoded);
@@ -128,6 +139,8 @@ class PsRoute {
   std::vector<std::size_t>
       leading_;                   ///< by LayerIndex: chunks that have the version that is landing
   std::optional<NormBook> book_;  ///< when this worker adds up norms
+  ProgramRates rates_;            ///< under kProgram ...
+  Iteration rates_of_ = -1;       ///< ... and the iteration that they are of
 };
 
 }  // namespace poseidon

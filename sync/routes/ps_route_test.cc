@@ -363,7 +363,9 @@ class NormRoute : public ::testing::Test {
     Bytes message;
     message.pieces.emplace_back(reinterpret_cast<const std::byte*>(bytes.data()), bytes.size());
     last_ = *decode_chunk(message);
-    if (last_.header.kind == ChunkKind::kTotals) totals_ = *decode_totals(last_.payload);
+    if (last_.header.kind == ChunkKind::kTotals) {
+      totals_ = *decode_totals(last_.payload, plan_.norm_scope);
+    }
     return last_.header.kind;
   }
 
@@ -440,6 +442,83 @@ TEST_F(LayerNormRoute, ALayerWaitsForItselfAlone) {
   EXPECT_EQ(sent(1), ChunkKind::kTotals);
   EXPECT_EQ(totals_.tensors[0].gradient, 9.0);
   EXPECT_EQ(sent(0), std::nullopt);
+}
+
+/// A program says the rates: tensor 0 of layer l has the learning rate l + 1.
+class ProgramRoute : public NormRoute {
+ protected:
+  ProgramRoute() : NormRoute(NormScope::kProgram) {}
+  static ProgramRates rates(bool ahead) {
+    return {.ahead = ahead, .gradient_scale = 0.5, .tensors = {{{1.0, 0.1}}, {{2.0, 0.2}}}};
+  }
+  void expect_totals(std::uint32_t server, double squares) {
+    EXPECT_EQ(sent(server), ChunkKind::kTotals);
+    EXPECT_EQ(totals_.gradient_scale, 0.5);
+    EXPECT_EQ(totals_.rates, std::vector{rates(false).tensors[server][0]});
+    EXPECT_EQ(totals_.all_gradients, squares);
+  }
+  /// The step that ends iteration 0.
+  void step_with_norms() {
+    norms(0, 0, 16.0);
+    norms(1, 0, 9.0);
+    route_->step_rates(0, rates(/*ahead=*/false));
+    for (std::uint32_t c = 0; c < 2; ++c) {
+      EXPECT_EQ(sent(c), ChunkKind::kTotals);
+      EXPECT_EQ(layer_of(parameters(c, 1)), LayerIndex(c));
+    }
+  }
+};
+
+TEST_F(ProgramRoute, TotalsWaitForNormsAndRates) {
+  EXPECT_FALSE(objection_of(norms(0, 0, 16.0)));
+  EXPECT_EQ(squares_of(norms(1, 0, 9.0)), 25.0);
+  EXPECT_EQ(sent(0), std::nullopt) << "the program may look at the norm first";
+  route_->step_rates(0, rates(/*ahead=*/false));
+  expect_totals(0, 25.0);
+  expect_totals(1, 25.0);
+}
+
+TEST_F(ProgramRoute, TotalsWaitForNormsThatComeBehindTheRates) {
+  EXPECT_FALSE(objection_of(norms(0, 0, 16.0)));
+  route_->step_rates(0, rates(/*ahead=*/false));
+  EXPECT_EQ(sent(0), std::nullopt);
+  EXPECT_EQ(squares_of(norms(1, 0, 9.0)), 25.0);
+  expect_totals(0, 25.0);
+  expect_totals(1, 25.0);
+}
+
+TEST_F(ProgramRoute, RatesAheadTravelInFrontOfEachGradient) {
+  step_with_norms();
+  route_->step_rates(1, rates(/*ahead=*/true));
+  EXPECT_EQ(sent(0), std::nullopt) << "nothing to step";
+  route_->gradient_ready(LayerIndex(0), 1);
+  expect_totals(0, 0.0);
+  EXPECT_EQ(last_.header.iteration, 1);
+  EXPECT_EQ(sent(0), ChunkKind::kPushGradient);
+  EXPECT_EQ(sent(0), std::nullopt);
+  route_->stream_opened(ServerIndex(0));
+  expect_totals(0, 0.0);
+  EXPECT_EQ(sent(0), ChunkKind::kPushGradient) << "both again";
+  EXPECT_FALSE(squares_of(norms(0, 1, 4.0)));
+  EXPECT_EQ(layer_of(parameters(0, 2)), LayerIndex(0)) << "before the other layer's gradient";
+  route_->gradient_ready(LayerIndex(1), 1);
+  expect_totals(1, 0.0);
+  EXPECT_EQ(squares_of(norms(1, 1, 5.0)), 9.0);
+  EXPECT_EQ(sent(1), ChunkKind::kPushGradient);
+  EXPECT_EQ(sent(1), std::nullopt) << "no totals for a step that does not wait";
+  EXPECT_EQ(layer_of(parameters(1, 2)), LayerIndex(1));
+}
+
+TEST_F(ProgramRoute, ParametersOfAStepAheadThatOvertookItsNormsAreAskedForAgain) {
+  step_with_norms();
+  route_->step_rates(1, rates(/*ahead=*/true));
+  route_->gradient_ready(LayerIndex(0), 1);
+  expect_totals(0, 0.0);
+  EXPECT_EQ(sent(0), ChunkKind::kPushGradient);
+  EXPECT_EQ(objection_of(parameters(0, 2)).reason, DataRefusal::kDuplicate);
+  EXPECT_FALSE(objection_of(norms(0, 1, 4.0)));
+  EXPECT_EQ(sent(0), ChunkKind::kPushGradient);
+  EXPECT_EQ(layer_of(parameters(0, 2)), LayerIndex(0));
 }
 
 }  // namespace

@@ -117,10 +117,12 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
       fuzz::snapshot_index(input.rest());
       break;
     default:
-      for (std::size_t parts = 0; totals_bytes(parts) <= message.size(); ++parts) {
-        if (totals_bytes(parts) != message.size()) continue;
-        (void)decode_totals(message);
-        ++fuzz::accepted;
+      for (const NormScope scope : {NormScope::kNetwork, NormScope::kProgram}) {
+        for (std::size_t parts = 0; totals_bytes(parts, scope) <= message.size(); ++parts) {
+          if (totals_bytes(parts, scope) != message.size()) continue;
+          (void)decode_totals(message, scope);
+          ++fuzz::accepted;
+        }
       }
       break;
   }

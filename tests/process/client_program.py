@@ -1,6 +1,6 @@
 """A program of somebody else's: trains a linear model through libposeidon_client.so, by ctypes and the standard library.
 
-    client_program.py LIBRARY JOB OPTIONS [--steps N] [--pace SECONDS] [--wait each|all] [--destroy-at STEP]
+    client_program.py LIBRARY JOB OPTIONS [--steps N] [--pace SECONDS] [--wait each|all] [--destroy-at STEP] [--rates ahead|clip|mixed]
 
 Prints what it sees, a JSON object a line. tests/process/client_test.py runs it.
 """
@@ -15,6 +15,7 @@ import time
 
 OK, REWOUND, ENDED, TIMEOUT = 0, 5, 4, 3
 SAMPLES = 8  # of a worker, per step
+CLIP = 2.0   # the largest norm, where the program clips
 
 
 class Client:
@@ -46,6 +47,18 @@ class Client:
         return ctypes.cast(values, ctypes.POINTER(ctypes.c_float * elements.value)).contents
 
 
+def rate_at(step, base):
+    return base / (1 + step)
+
+
+def clips_at(step, rates):
+    return rates == "clip" or rates == "mixed" and step % 3 == 0
+
+
+class Rates(ctypes.Structure):
+    _fields_ = [("learning_rate", ctypes.c_double), ("weight_decay", ctypes.c_double)]
+
+
 def say(**what):
     print(json.dumps(what), flush=True)
 
@@ -63,8 +76,8 @@ def samples(step, rank, inputs):
 class Model:
     """y = weight x + bias, as two layers; the state counts the samples that were seen."""
 
-    def __init__(self, client):
-        self.client = client
+    def __init__(self, client, rates, base_rate):
+        self.client, self.rates, self.base_rate = client, rates, base_rate
         (self.weight, self.weight_gradient), (self.bias, self.bias_gradient) = client.layer(0), client.layer(1)
         self.seen = client.state()
 
@@ -84,12 +97,27 @@ class Model:
         for call in [("poseidon_wait_all",)] if wait == "all" else [("poseidon_wait", 0), ("poseidon_wait", 1)]:
             if result := self.client.call(*call):
                 return result
-        weight, bias, loss = self.gradients(self.client.library.poseidon_iteration(self.client.pointer), rank)
+        iteration = self.client.library.poseidon_iteration(self.client.pointer)
+        weight, bias, loss = self.gradients(iteration, rank)
+        clips = clips_at(iteration, self.rates)
+        if self.rates and not clips and (result := self.give_rates(iteration, 1.0)):
+            return result
         self.bias_gradient[0] = bias
         if result := self.client.call("poseidon_gradient", 1):
             return result
         self.weight_gradient[:] = weight
-        return self.client.call("poseidon_gradient", 0) or self.client.call("poseidon_step", loss)
+        return (self.client.call("poseidon_gradient", 0) or (self.clip(iteration) if clips else OK)
+                or self.client.call("poseidon_step", loss))
+
+    def give_rates(self, iteration, scale):
+        rate = rate_at(iteration, self.base_rate)
+        rates = (Rates * 2)(Rates(rate, 0.0), Rates(2 * rate, 0.0))  # of the weight and of the bias
+        return self.client.call("poseidon_rates", rates, ctypes.c_uint64(2), ctypes.c_double(scale))
+
+    def clip(self, iteration):
+        norm = ctypes.c_double()
+        return (self.client.call("poseidon_gradient_norm", ctypes.byref(norm))
+                or self.give_rates(iteration, min(1.0, CLIP / (norm.value + 1e-6))))
 
 
 def main():
@@ -101,9 +129,11 @@ def main():
     parser.add_argument("--pace", type=float, default=0.0)
     parser.add_argument("--wait", default="each")
     parser.add_argument("--destroy-at", type=int, default=-1)
+    parser.add_argument("--rates")
     arguments = parser.parse_args()
-    client = Client(arguments.library, open(arguments.job).read(), arguments.options)
-    model = Model(client)
+    job = open(arguments.job).read()
+    client = Client(arguments.library, job, arguments.options)
+    model = Model(client, arguments.rates, json.loads(job)["optimizer"]["learning_rate"])
     model.weight[:] = [0.25 * (i + 1) for i in range(len(model.weight))]
     iteration = ctypes.c_int64()
     try:

@@ -1,6 +1,7 @@
 """Programs of others in a cluster of real processes: what libposeidon_client.so trains, and what it does when nodes die."""
 
 import json
+import math
 import signal
 import struct
 import sys
@@ -26,8 +27,8 @@ def linear_job(steps=20, **changes):
     return job
 
 
-def expected(steps, workers):
-    """(weight, bias) after `steps` steps of plain gradient descent, in double precision."""
+def expected(steps, workers, rates=None):
+    """(weight, bias) after `steps` steps of gradient descent as client_program.py does it, in double precision."""
     weight, bias = [0.25 * (i + 1) for i in range(INPUTS)], 0.0
     for step in range(steps):
         sums, bias_sum, count = [0.0] * INPUTS, 0.0, workers * client_program.SAMPLES
@@ -36,8 +37,12 @@ def expected(steps, workers):
                 error = sum(w * v for w, v in zip(weight, x)) + bias - y
                 sums = [s + 2 * error * v / count for s, v in zip(sums, x)]
                 bias_sum += 2 * error / count
-        weight = [w - RATE * s for w, s in zip(weight, sums)]
-        bias -= RATE * bias_sum
+        rate, scale = (client_program.rate_at(step, RATE) if rates else RATE), 1.0
+        if client_program.clips_at(step, rates):
+            norm = math.hypot(bias_sum, *sums)
+            scale = min(1.0, client_program.CLIP / (norm + 1e-6))
+        weight = [w - rate * scale * s for w, s in zip(weight, sums)]
+        bias -= (2 if rates else 1) * rate * scale * bias_sum
     return weight, bias
 
 
@@ -102,6 +107,27 @@ class Training(Programs):
         self.assertEqual(set(header) - {"__metadata__"}, {"fc.weight", "bias", "seen"})
         self.assertEqual(self.train(cluster, linear_job(20))[0], end["parameters"])
 
+    def test_programs_say_the_rates_and_clip(self):
+        cluster = Cluster(self).add(0, 2)
+        for rates in ("ahead", "clip", "mixed"):
+            run_dir = self.folder / rates
+            end = self.finish(*[self.program(cluster, rates_job(12), "--rates", rates, run_dir=str(run_dir)) for _ in range(2)])[0]
+            weight, bias = expected(12, 2, rates)
+            for value, right in zip(self.values(end["parameters"]), [*weight, bias]):
+                self.assertAlmostEqual(value, right, delta=1e-5 * max(1, abs(right)), msg=rates)
+            self.assertEqual([line["learning_rate"] for line in metrics(run_dir)[0]], [None] * 12)
+        self.assertNotEqual(expected(12, 2, "ahead"), expected(12, 2, "clip"), "the test clips")
+
+    def test_rates_that_a_job_lacks_or_has_of_its_own_are_refused(self):
+        cluster = Cluster(self).add(0, 1)
+        lacks = self.program(cluster, rates_job(3), workers=1)
+        self.assertEqual(lacks.wait(60), 3, lacks.log())
+        self.assertIn("iteration 0 has no rates: call poseidon_rates first", lacks.log())
+        cluster.wait_for_state("failed", "stopped")
+        own = self.program(cluster, linear_job(3), "--rates", "ahead", workers=1)
+        self.assertEqual(own.wait(60), 3, own.log())
+        self.assertIn('write \\"rates\\": \\"program\\" into its', own.log())
+
     def test_worker_0_s_parameters_and_state_are_the_first_ones(self):
         cluster = Cluster(self).add(0, 1)
         programs = [self.program(cluster, linear_job(3)) for _ in range(2)]
@@ -111,6 +137,10 @@ class Training(Programs):
 
     def test_sixteen_bit_wires_end_with_exact_parameters(self):
         self.train(Cluster(self).add(0, 2), linear_job(10, sync={"wire_dtype": "bf16"}))
+
+
+def rates_job(steps, **changes):
+    return linear_job(steps, optimizer={"learning_rate": RATE, "rates": "program"}, **changes)
 
 
 def endless_job():
@@ -172,6 +202,18 @@ class Losses(Programs):
         self.assertGreater(self.said(third)[0]["joined"], 5)
         self.assertLessEqual(len([line for line in self.said(first) if "rewound" in line]), 1)
         self.assertGreater(cluster.status()["epoch"], epoch + 1)
+
+    def test_a_worker_that_dies_changes_nothing_where_programs_say_the_rates(self):
+        cluster = Cluster(self).add(0, 2)
+        calm = self.finish(*[self.program(cluster, rates_job(40), "--rates", "mixed") for _ in range(2)])[0]["parameters"]
+        job = rates_job(40, membership={"min_workers": 2, "max_workers": 2})
+        programs = [self.program(cluster, job, "--pace", "0.05", "--rates", "mixed", rank=rank) for rank in range(2)]
+        for turn, rank in enumerate((1, 0)):  # worker 0 is the one whose rates count
+            self.wait_for_step(programs[1 - rank], 10 + 12 * turn)
+            programs[rank].signal(signal.SIGKILL)
+            programs[rank].wait()
+            programs[rank] = self.program(cluster, job, "--pace", "0.05", "--rates", "mixed", rank=rank)
+        self.assertEqual(self.finish(*programs)[0]["parameters"], calm)
 
     def test_a_server_that_dies_takes_nothing_with_it_but_time(self):
         cluster = Cluster(self).add(0, 2)

@@ -1,6 +1,7 @@
 #include "coordinator/planning/jobs/job_resolver.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -103,8 +104,11 @@ absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
       .sync = job.sync,
       .norm_scope = norm_scope(job.optimizer),
       .layers = std::move(layers),
-      .learning_rate = [optimizer = job.optimizer](
-                           Iteration iteration) { return learning_rate_at(optimizer, iteration); },
+      .learning_rate =
+          [optimizer = job.optimizer](Iteration iteration) {
+            return optimizer.rates_by_program ? std::nan("")
+                                              : learning_rate_at(optimizer, iteration);
+          },
       .check_model =
           [tensors = model_tensors(*layout)](const SafetensorsHeader& file) {
             return check_model_tensors(file, tensors);

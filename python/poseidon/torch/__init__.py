@@ -37,7 +37,7 @@ def no_sync(model=None):
 def clip_grad_norm_(parameters, max_norm, norm_type=2.0):
     """torch.nn.utils.clip_grad_norm_ over the mean gradient of all workers, between backward() and step().
 
-    The norm before clipping; NaN with step="server", where the servers clip (distribute(..., clip_norm=...)).
+    Returns the norm before clipping.
     """
     return _current().clip(parameters, max_norm, norm_type)
 

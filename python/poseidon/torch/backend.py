@@ -28,7 +28,6 @@ class Backend(abc.ABC):
     # What it can besides poseidon/client.h:
     #   "sums"   a job with {"optimizer": {"type": "sum"}}: the parameters' memory of a layer receives the mean of all
     #            workers' gradients in place of parameters. Until the first step it has what worker 0 wrote there.
-    #   "rates"  rates() may be other ones with each step; without it, a job keeps those that it began with.
     can = frozenset()
 
     @abc.abstractmethod
@@ -58,9 +57,13 @@ class Backend(abc.ABC):
         """The layer's gradient is in its memory, and stays there until all layers have been waited for after the step."""
 
     @abc.abstractmethod
-    def rates(self, rates):
-        """Those of this iteration's step, per parameter group: (learning rate, weight decay). After all gradients, before
-        step(); not in a job that sums."""
+    def gradient_norm(self):
+        """Of the mean gradient of all workers and layers. After all gradients, before step(); not in a job that sums."""
+
+    @abc.abstractmethod
+    def rates(self, rates, gradient_scale):
+        """Those of this iteration's step: (learning rate, weight decay) of each tensor, as declared; and a factor of the mean
+        gradient. After all gradients, before step(); not in a job that sums."""
 
     @abc.abstractmethod
     def step(self, loss):
@@ -86,7 +89,6 @@ class LibraryBackend(Backend):
         if job["optimizer"]["type"] == "sum":
             raise Refused("this version of the client library has servers that step, not servers that only sum: it takes "
                           "step=\"server\" with torch.optim.SGD, Adam or AdamW")
-        self._rates = None
         self._joining = None
         self._wait_timeout_s = options.get("wait_timeout_s", WAIT_TIMEOUT_S)
         self._client = _library.Client(json.dumps(job), json.dumps(options | {"wait_timeout_s": INTERRUPTIBLE_S}))
@@ -128,12 +130,11 @@ class LibraryBackend(Backend):
     def gradient(self, layer):
         self._patiently(self._client.gradient, layer)
 
-    def rates(self, rates):
-        self._rates = self._rates or rates
-        if rates != self._rates:
-            raise Invalid(f"the rates (learning rate, weight decay) of the parameter groups were {self._rates} when the job began "
-                          f"and are {rates} now: this version of the client library keeps those of the beginning, so a "
-                          "scheduler cannot be used yet")
+    def gradient_norm(self):
+        return self._patiently(self._client.gradient_norm)
+
+    def rates(self, rates, gradient_scale):
+        self._patiently(self._client.rates, rates, gradient_scale)
 
     def step(self, loss):
         self._patiently(self._client.step, loss)

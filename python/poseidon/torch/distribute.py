@@ -29,12 +29,14 @@ def current():
     return getattr(_of_this_thread, "session", None) or _latest or session.Alone()
 
 
-def distribute(model, optimizer, *, step=None, scheme="auto", wire_dtype="fp32", clip_norm=0.0, example=None, registered_bytes=4096,
+def distribute(model, optimizer, *, step=None, scheme="auto", wire_dtype="fp32", clips=None, example=None, registered_bytes=4096,
                name=None, job=None, options=None, backend=None):
     """Joins the job that the environment names; returns the same model and optimizer, which train in it from now on.
 
     step: "server", "layer" or "worker"; None: the first of them that the optimizer allows (README.md).
-    scheme, wire_dtype: as "sync" of a job file. clip_norm: for step="server", what clip_grad_norm_ is called with.
+    scheme, wire_dtype: as "sync" of a job file.
+    clips: whether some step may have clip_grad_norm_ before it, or other rates than its backward pass began with; None: if the
+    first step has.
     example: a tuple of arguments for model, whose forward pass tells the order of layers; None: the order of registration.
     registered_bytes: room for register_state(). name: of the job; None: POSEIDON_JOB, or the script's.
     job: more of a job file ({"checkpoint": {...}, "membership": {...}, "sync": {...}}). options: more of the client library's.
@@ -48,13 +50,13 @@ def distribute(model, optimizer, *, step=None, scheme="auto", wire_dtype="fp32",
     if getattr(current(), "open", False) and getattr(_of_this_thread, "session", None) is not None:
         raise Invalid("distribute() has been called already: one model per process")
     joined = _join(model, optimizer, backend or backends.LibraryBackend, (options_there or {}) | (options or {}), job or {},
-                   step=step, scheme=scheme, wire_dtype=wire_dtype, clip_norm=clip_norm, example=example,
+                   step=step, scheme=scheme, wire_dtype=wire_dtype, clips=clips, example=example,
                    registered_bytes=registered_bytes, name=name)
     _of_this_thread.session = _latest = joined
     return model, optimizer
 
 
-def _join(model, optimizer, backend, options, more_job, *, step, scheme, wire_dtype, clip_norm, example, registered_bytes, name):
+def _join(model, optimizer, backend, options, more_job, *, step, scheme, wire_dtype, clips, example, registered_bytes, name):
     model = _module_of(model)
     group_of = _groups(model, optimizer)
     found = layers.find_layers(model, set(group_of))
@@ -62,7 +64,7 @@ def _join(model, optimizer, backend, options, more_job, *, step, scheme, wire_dt
         raise Invalid("the model has no parameter that requires a gradient and that the optimizer steps")
     if example is not None:
         found = layers.in_order(found, layers.observed_order(model, example))
-    step = _checked_step(step, optimizer, clip_norm)
+    step = _checked_step(step, optimizer)
     state = layers.find_state(model)
     name = name or os.environ.get("POSEIDON_JOB") or pathlib.Path(sys.argv[0] or "program").name
     group_of_name = {full: group_of[id(p)] for layer in found for full, (_, p) in zip(layer.full_names(), layer.tensors)}
@@ -73,8 +75,7 @@ def _join(model, optimizer, backend, options, more_job, *, step, scheme, wire_dt
     loss_layer = len(found) if step == "worker" and _compares_losses(optimizer) else None
     if loss_layer is not None:
         declared["declared"].append({"name": LOSS, "tensors": [{"shape": []}]})
-    rule = ({"type": "sum"} if step != "server" else
-            optimizers.server_optimizer(optimizer, group_of_name, clip_norm, "rates" in backend.can))
+    rule = optimizers.server_optimizer(optimizer) if step == "server" else {"type": "sum"}
     job = {"name": name, "model": declared, "optimizer": rule} | more_job
     job["sync"] = {"scheme": scheme, "wire_dtype": wire_dtype} | more_job.get("sync", {})
 
@@ -82,8 +83,8 @@ def _join(model, optimizer, backend, options, more_job, *, step, scheme, wire_dt
     try:
         placed = [memory.place(client, i, layer, group_of_name) for i, layer in enumerate(found)]
         kept = memory.State(client.state(), [buffer for _, buffer in state], registered_bytes) if declared_state else None
-        joined = session.Session(model, optimizer, client, placed, kept, float(clip_norm), loss_layer)
-        joined.join(step)
+        joined = session.Session(model, optimizer, client, placed, kept, loss_layer)
+        joined.join(step, clips)
         hooks.hook_model(joined)
         hooks.hook_optimizer(joined)
     except BaseException:
@@ -115,7 +116,7 @@ def _groups(model, optimizer):
     return group_of
 
 
-def _checked_step(step, optimizer, clip_norm):
+def _checked_step(step, optimizer):
     step = step or optimizers.default_step(optimizer)
     if step not in ("server", "layer", "worker"):
         raise Invalid(f"step is {step!r}; it is \"server\", \"layer\" or \"worker\"")
@@ -123,8 +124,6 @@ def _checked_step(step, optimizer, clip_norm):
         raise Invalid(f"step=\"server\": {why}; step=\"layer\" or \"worker\" take it")
     if step == "layer" and _compares_losses(optimizer):
         raise Invalid(f"step=\"layer\": {type(optimizer).__name__} looks at all parameters at once; step=\"worker\" takes it")
-    if clip_norm and step != "server":
-        raise Invalid(f"clip_norm is for step=\"server\"; with step=\"{step}\" poseidon.clip_grad_norm_ clips")
     return step
 
 

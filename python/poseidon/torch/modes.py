@@ -1,11 +1,10 @@
 """What a step does: on the servers, by the user's optimizer layer by layer, or by the user's optimizer at once.
 
-Each mode has place(slot) after joining, land(layer) when what the last step made of a layer is there, step(closure), and
-clip(max_norm). Called by: session.py. Calls: session.py's end_iteration and wait_all, optimizers.py.
+Each mode has place(slot) after joining, land(layer) when what the last step made of a layer is there, before_gradients() and
+after_gradients() of an iteration, step(closure), and clip(max_norm). Called by: session.py. Calls: session.py's end_iteration, give_rates and wait_all, optimizers.py.
 """
 
 import collections
-import math
 
 import torch
 
@@ -14,12 +13,37 @@ from poseidon.torch import optimizers
 
 
 class ServerMode:
-    """The servers keep parameters and the optimizer's state."""
+    """The servers keep parameters and the optimizer's state.
+
+    They step a layer as soon as its gradients are there where they know the rates by then. A script that clips has its rates
+    behind all gradients. Which of the two a script is shows in the first iteration, unless it says so (clips).
+    """
 
     sums = False
+    clips = None  # None: not known yet
 
     def __init__(self, session, optimizer):
         self.session, self.optimizer = session, optimizer
+        self.rates = ()            # as this iteration's first gradient was sent
+        self.gradient_scale = 1.0  # by clipping in this iteration
+        self.clipped = False       # in this iteration
+
+    def before_gradients(self):
+        self.rates = optimizers.rates_of(self.optimizer)
+        self.gradient_scale, self.clipped = 1.0, False
+        if self.clips is False:
+            self.session.give_rates(self.rates, 1.0)
+
+    def after_gradients(self):
+        rates = optimizers.rates_of(self.optimizer)
+        if self.clips is False:
+            if rates != self.rates:
+                raise Invalid(f"the rates (learning rate, weight decay) were {self.rates} when backward() began and are {rates} at step(), but "
+                              "the servers have stepped already: change them behind step(), or say distribute(..., clips=True)")
+        else:
+            self.session.give_rates(rates, self.gradient_scale)
+            if self.clips is None:
+                self.clips = self.clipped or rates != self.rates
 
     def place(self, slot):
         slot.place_parameter()
@@ -30,25 +54,37 @@ class ServerMode:
 
     def step(self, closure):
         loss = _called(closure)
-        self.session.end_iteration(optimizers.rates_of(self.optimizer))
+        self.session.end_iteration()
         return loss
 
     def clip(self, max_norm, norm_type):
-        declared = self.session.clip_norm
-        if norm_type != 2 or max_norm != declared:
-            raise Invalid(f"clip_grad_norm_ with max_norm {max_norm} and norm_type {norm_type}, but the servers clip by "
-                          f"{declared or 'nothing'}: say distribute(..., clip_norm={max_norm}), or step=\"layer\"")
-        return torch.tensor(math.nan)
+        """As torch.nn.utils.clip_grad_norm_, by a factor that the servers apply."""
+        if norm_type != 2:
+            raise Invalid(f"clip_grad_norm_ with norm_type {norm_type}: the servers know the norm of type 2; step=\"layer\" takes others")
+        if self.clips is False:
+            raise Invalid("clip_grad_norm_ in this iteration and not in the first: the servers have stepped already; say "
+                          "distribute(..., clips=True)")
+        norm = self.session.gradient_norm() * self.gradient_scale
+        self.gradient_scale *= min(1.0, max_norm / (norm + 1e-6))
+        self.clipped = True
+        return torch.tensor(norm)
 
 
 class SumMode:
     """Servers sum; the user's optimizer steps all parameters when all sums are there. Closures may be called many times."""
 
     sums = True
+    clips = None  # as of ServerMode; sums are there before a script clips
 
     def __init__(self, session, optimizer):
         self.session, self.optimizer = session, optimizer
         self.summed = False  # this iteration's sums are the gradients, before its step
+
+    def before_gradients(self):
+        pass
+
+    def after_gradients(self):
+        pass
 
     def place(self, slot):
         slot.copy_parameter()
@@ -80,7 +116,7 @@ class SumMode:
         if not self.summed:
             if loss is not None:
                 self.session.report(loss)
-            self.session.end_iteration(())
+            self.session.end_iteration()
             self.session.wait_all()
             self.summed = True
 
@@ -124,7 +160,7 @@ class LayerMode(SumMode):
     def step(self, closure):
         loss = _called(closure)
         if not self.summed:
-            self.session.end_iteration(())
+            self.session.end_iteration()
         self.options = [_options(group) for group in self.optimizer.param_groups]
         if self.summed:
             for slot in self.session.slots:

@@ -5,8 +5,6 @@ Called by: distribute.py, modes.py. Calls: nothing; docs/optimizer.md has the ke
 
 import torch
 
-from poseidon.errors import Invalid
-
 # They step each element by itself (or each parameter, in what they remember), so that one parameter can be stepped before
 # the gradients of the others are there.
 BY_PARAMETER = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adadelta", "Rprop", "ASGD")
@@ -48,48 +46,15 @@ def rates_of(optimizer):
     return tuple((float(group["lr"]), float(group["weight_decay"])) for group in optimizer.param_groups)
 
 
-def server_optimizer(optimizer, group_of, clip_norm, takes_rates):
-    """The job's "optimizer". group_of: {full name of a tensor: its parameter group}, in the order of layers.
-
-    takes_rates: each step brings the rates of the groups, and a rule names a tensor's group; otherwise the job's rates are
-    those of now, as multiples of the first group's.
-    """
+def server_optimizer(optimizer):
+    """The job's "optimizer". Each step brings the rates of all tensors."""
     first = optimizer.param_groups[0]
+    job = {"rates": "program", "learning_rate": max(rate for rate, _ in rates_of(optimizer))}
     if isinstance(optimizer, torch.optim.SGD):
-        job = {"type": "sgd", "momentum": float(first["momentum"])}
+        job |= {"type": "sgd", "momentum": float(first["momentum"])}
         if first["nesterov"]:
             job["nesterov"] = True
-    else:
-        beta1, beta2 = (float(beta) for beta in first["betas"])
-        job = {"type": "adamw" if isinstance(optimizer, torch.optim.AdamW) else "adam",
-               "beta1": beta1, "beta2": beta2, "epsilon": float(first["eps"])}
-        if not isinstance(optimizer, torch.optim.AdamW) and first.get("decoupled_weight_decay", False):
-            job["type"] = "adamw"
-    rates = rates_of(optimizer)
-    job["learning_rate"] = next((rate for rate, _ in rates if rate > 0), 0.0)
-    job["weight_decay"] = next((decay for _, decay in rates if decay > 0), 0.0)
-    if clip_norm:
-        job["clip_norm"] = float(clip_norm)
-    rules = group_rules(group_of) if takes_rates else multiplier_rules(job, rates, group_of)
-    return job | ({"layers": rules} if rules else {})
-
-
-def group_rules(group_of):
-    return [{"match": name, "group": group} for name, group in group_of.items() if group != 0]
-
-
-def multiplier_rules(job, rates, group_of):
-    if job["learning_rate"] == 0:
-        raise Invalid("the learning rate of every parameter group is 0, and this version of the client library keeps the rates that a "
-                      "job begins with: nothing would be trained")
-    rules = []
-    for name, group in group_of.items():
-        rate, decay = rates[group]
-        rule = {"match": name}
-        if rate != job["learning_rate"]:
-            rule["learning_rate_multiplier"] = rate / job["learning_rate"]
-        if decay != job["weight_decay"]:
-            rule["weight_decay_multiplier"] = decay / job["weight_decay"]
-        if len(rule) > 1:
-            rules.append(rule)
-    return rules
+        return job
+    beta1, beta2 = (float(beta) for beta in first["betas"])
+    decoupled = isinstance(optimizer, torch.optim.AdamW) or first.get("decoupled_weight_decay", False)
+    return job | {"type": "adamw" if decoupled else "adam", "beta1": beta1, "beta2": beta2, "epsilon": float(first["eps"])}

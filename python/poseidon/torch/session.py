@@ -56,10 +56,10 @@ class Alone:
 class Session:
     counts_steps = True
 
-    def __init__(self, model, optimizer, backend, layers, state, clip_norm, loss_layer):
+    def __init__(self, model, optimizer, backend, layers, state, loss_layer):
         """layers: LayerMemory of each; state: memory.State or None; loss_layer: index of a layer of one element, or None."""
         self.model, self.optimizer, self.backend = model, optimizer, backend
-        self.layers, self.state, self.clip_norm = layers, state, clip_norm
+        self.layers, self.state = layers, state
         self.slots = [slot for layer in layers for slot in layer.slots]
         self.frozen = [p for group in optimizer.param_groups for p in group["params"] if not p.requires_grad]
         self.original_class = type(optimizer)
@@ -82,7 +82,7 @@ class Session:
     # Joining and leaving.
 
     @torch.no_grad()
-    def join(self, step):
+    def join(self, step, clips):
         for slot in self.slots:
             slot.value.copy_(slot.parameter)
         if self.state is not None:
@@ -90,6 +90,7 @@ class Session:
         self.backend.join()
         self.rank, self.world_size = self.backend.rank(), self.backend.world_size()
         self.mode = modes.MODES[step](self, self.optimizer)
+        self.mode.clips = clips
         for slot in self.slots:
             self.mode.place(slot)
         if self.state is not None:
@@ -142,17 +143,34 @@ class Session:
         if layer.missing == 0:
             self._send(layer)
 
-    def end_iteration(self, rates):
+    def send_the_rest(self):
+        """Reports the layers whose backward pass did not reach all parameters."""
+        self.wait_all()
+        for layer in self.layers:
+            if not layer.reported:
+                self._complete(layer)
+
+    def gradient_norm(self):
+        """Of the mean gradient of all workers; NaN: the job went back."""
         self.check_usable()
         self.check_unchanged()
         if not self.rewound:
-            self.wait_all()
-            for layer in self.layers:
-                if not layer.reported:
-                    self._complete(layer)
+            self.send_the_rest()
+        norm = None if self.rewound else self._call(self.backend.gradient_norm)
+        return math.nan if norm is None else norm
+
+    def give_rates(self, rates, gradient_scale):
+        """rates: (learning rate, weight decay) per parameter group, of this iteration's step."""
+        self._call(self.backend.rates, [rates[slot.group] for slot in self.slots], gradient_scale)
+
+    def end_iteration(self):
+        self.check_usable()
+        self.check_unchanged()
+        if not self.rewound:
+            self.send_the_rest()
             self._send_loss()
-        if not self.rewound and rates:
-            self._call(self.backend.rates, rates)
+        if not self.rewound:
+            self.mode.after_gradients()
         self._stepping = not self.rewound
         for layer in self.layers:
             layer.begin_iteration()
@@ -201,6 +219,8 @@ class Session:
 
     def _send(self, layer):
         self.check_usable()
+        if not self.rewound and not any(other.reported for other in self.layers):
+            self.mode.before_gradients()
         layer.reported = True
         if not self.rewound:
             self._call(self.backend.gradient, layer.index)
@@ -250,7 +270,7 @@ class Session:
     def _call(self, function, *arguments):
         """What the job does after a loss is no error of the script: what it was about to do counts for nothing."""
         try:
-            function(*arguments)
+            return function(*arguments)
         except Rewound as rewound:
             if self.mode.sums:
                 raise Error(f"{rewound}; a script with step=\"layer\" or \"worker\" cannot go back yet, start it again") from rewound
