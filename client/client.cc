@@ -279,6 +279,13 @@ poseidon_result poseidon_rates(poseidon_client* client, const poseidon_rate* rat
   });
 }
 
+poseidon_result poseidon_fail(poseidon_client* client, const char* reason) {
+  return called(client, "poseidon_fail", [&]() -> poseidon_result {
+    if (reason == nullptr) return fail_invalid("poseidon_fail: reason is null");
+    return give(client->link.fail(reason));
+  });
+}
+
 poseidon_result poseidon_step(poseidon_client* client, double loss) {
   return called(client, "poseidon_step", [&] { return give(client->link.step(loss)); });
 }

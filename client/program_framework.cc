@@ -56,7 +56,9 @@ class ProgramJob final : public FrameworkJob {
   }
 
   absl::StatusOr<Iteration> train(const TrainingServices& services) override {
+    link().set_cancel([sync = services.sync](const absl::Status& why) { sync->cancel(why); });
     absl::StatusOr<Iteration> trained = serve(services);
+    link().set_cancel(nullptr);
     if (!trained.ok()) link().over(trained.status());
     return trained;
   }
@@ -123,6 +125,7 @@ class ProgramJob final : public FrameworkJob {
     step_began_ = clock_.now();
     while (true) {
       if (*task_.cancelled) return absl::CancelledError("the epoch is over");
+      POSEIDON_RETURN_IF_ERROR(link().failure());
       const ProgramProgress::Action action = link().next(kCallPatience);
       switch (action.kind) {
         case Kind::kNothing:

@@ -11,6 +11,9 @@ namespace {
 using Outcome = ProgramLink::Outcome;
 using Verdict = ProgramProgress::Verdict;
 
+/// How long poseidon_fail waits for the job's end.
+constexpr Milliseconds kFailTimeout{10'000};
+
 }  // namespace
 
 ProgramLink::ProgramLink(ProgramMemory* memory, bool gives_rates, Milliseconds join_timeout,
@@ -106,6 +109,29 @@ Outcome ProgramLink::wait_all() {
 Outcome ProgramLink::finish() {
   return perform("poseidon_finish", "the end of the job", clock_.now() + wait_timeout_,
                  [](ProgramProgress& progress) { return progress.finish(); });
+}
+
+Outcome ProgramLink::fail(const std::string& reason) {
+  const Nanoseconds deadline = clock_.now() + kFailTimeout;
+  const MutexLock lock(mutex_);
+  if (!progress_.has_joined()) {
+    return {Result::kInvalid, "poseidon_fail: call poseidon_join first"};
+  }
+  if (failure_.ok()) {
+    failure_ = absl::FailedPreconditionError(reason);
+    if (cancel_) cancel_(failure_);
+  }
+  changed_.notify_all();
+  while (!end_) {
+    const Nanoseconds left = deadline - clock_.now();
+    if (left <= Nanoseconds::zero()) {
+      return {Result::kTimeout, absl::StrCat("poseidon_fail: the coordinator has not ended the job "
+                                             "within ",
+                                             Milliseconds(kFailTimeout).count() / 1000, " s")};
+    }
+    changed_.wait_for(mutex_, left);
+  }
+  return {};
 }
 
 Outcome ProgramLink::perform(const char* call, const std::string& what, Nanoseconds deadline,
@@ -215,6 +241,17 @@ void ProgramLink::over(const absl::Status& why) {
   const MutexLock lock(mutex_);
   last_epoch_ = why.message().empty() ? "its epoch is over" : std::string(why.message());
   progress_.over();
+}
+
+absl::Status ProgramLink::failure() {
+  const MutexLock lock(mutex_);
+  return failure_;
+}
+
+void ProgramLink::set_cancel(std::function<void(const absl::Status& reason)> cancel) {
+  const MutexLock lock(mutex_);
+  cancel_ = std::move(cancel);
+  if (cancel_ && !failure_.ok()) cancel_(failure_);
 }
 
 bool ProgramLink::has_joined() {

@@ -50,6 +50,8 @@ class ProgramLink {
   Outcome wait(std::size_t layer);
   Outcome wait_all();
   Outcome finish();
+  /// The job is to fail with this reason. kOk: it has.
+  Outcome fail(const std::string& reason);
 
   // ---- any thread ----
 
@@ -73,6 +75,10 @@ class ProgramLink {
   /// How long the program stood still for each layer since the last call.
   std::vector<std::uint64_t> take_stalls();
   void over(const absl::Status& why);
+  /// OK unless the program has said that it cannot go on.
+  absl::Status failure();
+  /// What ends the job's thread's waits when the program says so; null: it waits for nothing.
+  void set_cancel(std::function<void(const absl::Status& reason)> cancel);
   bool has_joined();
 
   // ---- any thread ----
@@ -107,6 +113,8 @@ class ProgramLink {
   ProgramRates last_rates_ ABSL_GUARDED_BY(mutex_);        ///< of its last step
   double norm_ ABSL_GUARDED_BY(mutex_) = 0.0;              ///< the newest that is known
   std::vector<std::uint64_t> stall_ns_ ABSL_GUARDED_BY(mutex_);
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  std::function<void(const absl::Status&)> cancel_ ABSL_GUARDED_BY(mutex_);
   std::string last_epoch_ ABSL_GUARDED_BY(mutex_);  ///< why it is over; "": it is not
   struct End {
     Result result = Result::kEnded;

@@ -156,6 +156,11 @@ poseidon_result poseidon_wait_all(poseidon_client* client);
  * in the run directory. The job is done. */
 poseidon_result poseidon_finish(poseidon_client* client);
 
+/* The program cannot go on, and a replacement could not either: the job fails, and the calls of all
+ * workers end with POSEIDON_ENDED and this reason (UTF-8). Waits for that, for 10 s at most. A program
+ * that only leaves calls poseidon_destroy. */
+poseidon_result poseidon_fail(poseidon_client* client, const char* reason);
+
 #ifdef __cplusplus
 }
 #endif

@@ -30,6 +30,7 @@ FUNCTIONS = {
     "poseidon_gradient": (ctypes.c_int, [_client, ctypes.c_uint32]),
     "poseidon_gradient_norm": (ctypes.c_int, [_client, _out(ctypes.c_double)]),
     "poseidon_rates": (ctypes.c_int, [_client, _out(ctypes.c_double), ctypes.c_uint64, ctypes.c_double]),
+    "poseidon_fail": (ctypes.c_int, [_client, ctypes.c_char_p]),
     "poseidon_step": (ctypes.c_int, [_client, ctypes.c_double]),
     "poseidon_wait": (ctypes.c_int, [_client, ctypes.c_uint32]),
     "poseidon_wait_all": (ctypes.c_int, [_client]),
@@ -135,6 +136,10 @@ class Client:
 
     def finish(self):
         self._check(self._library.poseidon_finish(self._client))
+
+    def fail(self, reason):
+        """The job fails with this reason on all workers."""
+        self._check(self._library.poseidon_fail(self._client, reason.encode(errors="replace")))
 
     def close(self):
         """Leaves the job. The memory of layer() and state() is gone afterwards."""

@@ -23,7 +23,7 @@ if torch:
     from torch import nn
 
     import poseidon.torch as poseidon
-    from poseidon.torch import backend
+    from poseidon.torch import backend, ending
     from poseidon.torch.distribute import current
 
 
@@ -100,6 +100,9 @@ class FakeLibrary:
                 parameters[begin:end] = [p - rate * self.scale * g for p, g in zip(parameters[begin:end], gradients[begin:end])]
                 begin = end
         self.steps += 1
+
+    def fail_(self, client, reason):
+        self.reason = reason.decode()
 
     def wait_(self, *_):
         pass
@@ -231,6 +234,41 @@ class LibraryBackendTest(unittest.TestCase):
             self.assertEqual(library.rates[4:], [0.125, 0.0, 0.125, 0.0])
             self.assertLess(library.calls.index("poseidon_rates"), library.calls.index("poseidon_gradient"))
             current().close()
+
+    def test_how_a_script_ends_is_known(self):
+        end = ending.End()
+        with mock.patch.object(sys, "excepthook", lambda *_: None), mock.patch.object(sys, "exit", sys.exit):
+            end.watch()
+            self.assertIsNone(end.failure)
+            sys.excepthook(ValueError, ValueError("7 is no colour"), None)
+            self.assertEqual((end.failure, end.interrupted), ("ValueError: 7 is no colour", False))
+            sys.excepthook(KeyboardInterrupt, KeyboardInterrupt(), None)
+            self.assertTrue(end.interrupted)
+            for status, failure in ((1, "sys.exit(1)"), ("no data", "sys.exit('no data')"), (0, None), (None, None)):
+                with self.assertRaises(SystemExit):
+                    sys.exit(status)
+                self.assertEqual(end.failure, failure)
+
+    def test_a_script_that_fails_ends_the_others_or_leaves(self):
+        for on_error, failure, interrupted, expected in (("end", "ValueError: 7", False, "poseidon_fail"),
+                                                         ("end", None, False, "poseidon_finish"),
+                                                         ("end", "KeyboardInterrupt", True, "poseidon_destroy"),
+                                                         ("leave", "ValueError: 7", False, "poseidon_destroy")):
+            library = FakeLibrary()
+            with cluster(library), mock.patch.multiple(ending.of_script, failure=failure, interrupted=interrupted):
+                model = network()
+                poseidon.distribute(model, torch.optim.SGD(model.parameters(), lr=0.5))
+                library.calls.clear()
+                ending.at_exit(current(), on_error)
+            ends = [call for call in library.calls if call in ("poseidon_fail", "poseidon_finish", "poseidon_destroy")]
+            self.assertEqual(ends[0], expected)
+            self.assertEqual(ends[-1], "poseidon_destroy")
+        library.fail["poseidon_fail"] = (3, b"the coordinator does not answer")
+        with cluster(library), mock.patch.multiple(ending.of_script, failure="ValueError: 7"):
+            model = network()
+            poseidon.distribute(model, torch.optim.SGD(model.parameters(), lr=0.5))
+            with self.assertWarnsRegex(UserWarning, "the coordinator does not answer"):
+                ending.at_exit(current(), "end")
 
     def test_environment(self):
         self.assertIsNone(backend.options_from({}))

@@ -209,6 +209,9 @@ class TwinBackend(Backend):
         self.sent[layer] = None
         self.landing.discard(layer)
 
+    def fail(self, reason):
+        self.cluster.fail(Ended(reason))
+
     def finish(self):
         for layer in range(len(self.memory)):
             self.wait(layer)

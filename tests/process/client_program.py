@@ -1,6 +1,7 @@
 """A program of somebody else's: trains a linear model through libposeidon_client.so, by ctypes and the standard library.
 
     client_program.py LIBRARY JOB OPTIONS [--steps N] [--pace SECONDS] [--wait each|all] [--destroy-at STEP] [--rates ahead|clip|mixed]
+                      [--fail-at STEP]
 
 Prints what it sees, a JSON object a line. tests/process/client_test.py runs it.
 """
@@ -130,6 +131,7 @@ def main():
     parser.add_argument("--wait", default="each")
     parser.add_argument("--destroy-at", type=int, default=-1)
     parser.add_argument("--rates")
+    parser.add_argument("--fail-at", type=int, default=-1)
     arguments = parser.parse_args()
     job = open(arguments.job).read()
     client = Client(arguments.library, job, arguments.options)
@@ -144,6 +146,10 @@ def main():
         while True:
             step = lib.poseidon_iteration(pointer)
             if step == arguments.destroy_at:
+                break
+            if step == arguments.fail_at:
+                client.call("poseidon_fail", b"ValueError: 7 is no colour")
+                say(failed=step)
                 break
             if step < arguments.steps:
                 result = model.step(lib.poseidon_rank(pointer), arguments.wait)

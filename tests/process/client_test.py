@@ -5,6 +5,7 @@ import math
 import signal
 import struct
 import sys
+import time
 import unittest
 
 from cluster import BIN, ROOT, Cluster, ProcessTest, metrics, wait_for
@@ -265,6 +266,17 @@ class Endings(Programs):
             self.assertEqual(program.wait(60), 3, program.log())
             error = self.said(program)[-1]["error"]
             self.assertRegex(error, r"^poseidon_\w+: 4: the job has ended: ")
+
+    def test_a_program_that_cannot_go_on_ends_the_others_with_its_reason(self):
+        cluster = Cluster(self).add(0, 1)
+        fails = self.program(cluster, endless_job(), "--fail-at", "6", rank=1)
+        other = self.program(cluster, endless_job(), "--pace", "0.01", rank=0)
+        self.assertEqual(fails.wait(60), 0, fails.log())
+        began = time.monotonic()
+        self.assertEqual(other.wait(60), 3, other.log())
+        self.assertLess(time.monotonic() - began, 5)
+        self.assertRegex(other.log(), "poseidon_[a-z_]+: 4: .*worker 1.* failed: ValueError: 7 is no colour")
+        self.assertIn("ValueError: 7 is no colour", cluster.wait_for_state("failed")["message"])
 
     def test_a_stop_while_the_job_recovers_ends_calls_too(self):
         cluster = Cluster(self).add(0, 1)

@@ -78,6 +78,10 @@ class Backend(abc.ABC):
         """After the last step, called by all workers. The job is done."""
 
     @abc.abstractmethod
+    def fail(self, reason):
+        """This script cannot go on: the job fails with this reason on all workers."""
+
+    @abc.abstractmethod
     def close(self):
         """Leaves the job if it has not ended. The memory is gone afterwards."""
 
@@ -144,6 +148,9 @@ class LibraryBackend(Backend):
 
     def finish(self):
         self._patiently(self._client.finish)
+
+    def fail(self, reason):
+        self._client.fail(reason)
 
     def close(self):
         if self._joining is None or not self._joining.is_alive():

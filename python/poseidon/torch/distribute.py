@@ -15,7 +15,7 @@ import torch
 
 from poseidon.errors import Invalid
 from poseidon.torch import backend as backends
-from poseidon.torch import hooks, layers, memory, optimizers, session
+from poseidon.torch import ending, hooks, layers, memory, optimizers, session
 
 LOSS = "poseidon.loss"            # a layer of one element, for optimizers that compare losses
 REGISTERED = "poseidon.registered"  # registered objects, in the declared state
@@ -30,7 +30,7 @@ def current():
 
 
 def distribute(model, optimizer, *, step=None, scheme="auto", wire_dtype="fp32", clips=None, example=None, registered_bytes=4096,
-               name=None, job=None, options=None, backend=None):
+               on_error="end", name=None, job=None, options=None, backend=None):
     """Joins the job that the environment names; returns the same model and optimizer, which train in it from now on.
 
     step: "server", "layer" or "worker"; None: the first of them that the optimizer allows (README.md).
@@ -38,6 +38,8 @@ def distribute(model, optimizer, *, step=None, scheme="auto", wire_dtype="fp32",
     clips: whether some step may have clip_grad_norm_ before it, or other rates than its backward pass began with; None: if the
     first step has.
     example: a tuple of arguments for model, whose forward pass tells the order of layers; None: the order of registration.
+    on_error: when this script ends with an exception, "end": the others end with its last line; "leave": they go on or wait for
+    a replacement.
     registered_bytes: room for register_state(). name: of the job; None: POSEIDON_JOB, or the script's.
     job: more of a job file ({"checkpoint": {...}, "membership": {...}, "sync": {...}}). options: more of the client library's.
     backend: instead of the client library (backend.py).
@@ -50,13 +52,13 @@ def distribute(model, optimizer, *, step=None, scheme="auto", wire_dtype="fp32",
     if getattr(current(), "open", False) and getattr(_of_this_thread, "session", None) is not None:
         raise Invalid("distribute() has been called already: one model per process")
     joined = _join(model, optimizer, backend or backends.LibraryBackend, (options_there or {}) | (options or {}), job or {},
-                   step=step, scheme=scheme, wire_dtype=wire_dtype, clips=clips, example=example,
+                   step=step, scheme=scheme, wire_dtype=wire_dtype, clips=clips, example=example, on_error=on_error,
                    registered_bytes=registered_bytes, name=name)
     _of_this_thread.session = _latest = joined
     return model, optimizer
 
 
-def _join(model, optimizer, backend, options, more_job, *, step, scheme, wire_dtype, clips, example, registered_bytes, name):
+def _join(model, optimizer, backend, options, more_job, *, step, scheme, wire_dtype, clips, example, on_error, registered_bytes, name):
     model = _module_of(model)
     group_of = _groups(model, optimizer)
     found = layers.find_layers(model, set(group_of))
@@ -90,7 +92,7 @@ def _join(model, optimizer, backend, options, more_job, *, step, scheme, wire_dt
     except BaseException:
         client.close()
         raise
-    atexit.register(_at_exit, joined)
+    atexit.register(ending.at_exit, joined, on_error)
     return joined
 
 
@@ -129,30 +131,3 @@ def _checked_step(step, optimizer):
 
 def _compares_losses(optimizer):
     return isinstance(optimizer, torch.optim.LBFGS)
-
-
-_failed = False
-
-
-def _watch_exceptions():
-    """So that _at_exit knows whether the script has failed."""
-    before = sys.excepthook
-
-    def hook(*arguments):
-        global _failed
-        _failed = True
-        before(*arguments)
-    sys.excepthook = hook
-
-
-_watch_exceptions()
-
-
-def _at_exit(joined):
-    """A script that ends is done; one that fails leaves, and the others go on or wait for its replacement."""
-    if not joined.open or os.getpid() != joined._pid:
-        return
-    if _failed:
-        joined.close()
-    else:
-        joined.finish()

@@ -16,6 +16,7 @@ Called by: distribute.py, hooks.py, steps.py, the package's functions. Calls: ba
 import contextlib
 import math
 import os
+import warnings
 
 import torch
 
@@ -77,7 +78,7 @@ class Session:
         self.read_unseen = []        # these
         self._syncing = True
         self._loss = math.nan
-        self._pid = os.getpid()
+        self.pid = os.getpid()
 
     # Joining and leaving.
 
@@ -103,9 +104,17 @@ class Session:
             self.backend.finish()
             self.close()
 
+    def fail(self, reason):
+        """All other scripts of the job end with this reason."""
+        try:
+            self.backend.fail(reason)
+        except Error as error:
+            warnings.warn(f"the job was not told that this script has failed: {error}", stacklevel=2)
+        self.close()
+
     def close(self):
         """Leaves the job. Parameters stay as they are, in memory of torch's own."""
-        if not self.open or os.getpid() != self._pid:
+        if not self.open or os.getpid() != self.pid:
             return
         self.open = False
         for slot in self.slots:
@@ -115,7 +124,7 @@ class Session:
         self.backend.close()
 
     def check_usable(self):
-        if os.getpid() != self._pid:
+        if os.getpid() != self.pid:
             raise Invalid("this process was forked from one that trains (a DataLoader's worker?): only that one can train and wait "
                           "for parameters")
         if not self.open:
