@@ -45,7 +45,7 @@ struct poseidon_client {
         job_json(std::move(text.json)),
         memory(std::move(text.layout)),
         link(&memory, text.gives_rates, options.join_timeout, options.wait_timeout),
-        parts{.memory = &memory, .link = &link, .initial_state = {}} {
+        parts{.memory = &memory, .link = &link, .sums = text.sums, .initial_state = {}} {
     parts.initial_state.resize(memory.state().size());
   }
 

@@ -67,7 +67,9 @@ class ProgramJob final : public FrameworkJob {
       const std::function<absl::Status(std::span<const std::string_view> pieces)>& take) override {
     std::vector<std::span<const float>> parameters;
     for (std::size_t l = 0; l < memory_of_program().layers(); ++l) {
-      parameters.emplace_back(memory_of_program().parameters(l));
+      // Where programs step, theirs hold sums.
+      parameters.emplace_back(parts_->sums ? memory_of_program().gradients(l)
+                                           : memory_of_program().parameters(l));
     }
     POSEIDON_ASSIGN_OR_RETURN(
         const EncodedModel model,

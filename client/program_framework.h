@@ -22,6 +22,7 @@ namespace poseidon {
 struct ProgramParts {
   ProgramMemory* memory = nullptr;
   ProgramLink* link = nullptr;
+  bool sums = false;  ///< the program steps: its final parameters are in the gradients' memory
   /// With which a job begins again from its first iteration; parameters have theirs in `memory`.
   std::vector<float> initial_state;
 };

@@ -57,6 +57,7 @@ absl::StatusOr<ProgramJobText> parse_program_job(std::string_view text, std::int
   }
   return ProgramJobText{.json = job_to_json(job),
                         .layout = *std::move(layout),
+                        .sums = job.optimizer.type == OptimizerType::kSum,
                         .gives_rates = job.optimizer.rates_by_program};
 }
 

@@ -16,6 +16,7 @@ namespace poseidon {
 struct ProgramJobText {
   std::string json;  ///< checked, with the schemes that programs can do
   ModelLayout layout;
+  bool sums = false;         ///< the program steps by itself
   bool gives_rates = false;  ///< the program says the rates of each step
 };
 

@@ -117,6 +117,7 @@ absl::Status run_checkpoint_export(const CheckpointExportOptions& options) {
   }
   const AtSignal at_signal({.words = "", .remove = file.temporary()});
   POSEIDON_ASSIGN_OR_RETURN(const JobSpec job, parse_job(located.job_json()));
+  POSEIDON_RETURN_IF_ERROR(check_servers_have_parameters(job));
   POSEIDON_ASSIGN_OR_RETURN(ModelLayout layout, resolve_layout(job.model, "/"));
   POSEIDON_ASSIGN_OR_RETURN(const RestoreSource source, restore_from_message(located.source()));
   CheckpointModel model(std::move(layout));

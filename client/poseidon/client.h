@@ -153,12 +153,14 @@ poseidon_result poseidon_wait_all(poseidon_client* client);
 
 /* After the last step: all workers call it after the same number of steps. Waits for the final
  * parameters, which are in memory afterwards, and for the other workers; worker 0 stores the model
- * in the run directory. The job is done. */
+ * in the run directory. The job is done.
+ * In a job whose "optimizer" has "type": "sum", the program has waited for all layers and has
+ * written the model's parameters into the memory of their gradients. */
 poseidon_result poseidon_finish(poseidon_client* client);
 
 /* The program cannot go on, and a replacement could not either: the job fails, and the calls of all
- * workers end with POSEIDON_ENDED and this reason (UTF-8). Waits for that, for 10 s at most. A program
- * that only leaves calls poseidon_destroy. */
+ * workers end with POSEIDON_ENDED and this reason (UTF-8). Waits for that, for 10 s at most. A
+ * program that only leaves calls poseidon_destroy. */
 poseidon_result poseidon_fail(poseidon_client* client, const char* reason);
 
 #ifdef __cplusplus

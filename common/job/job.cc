@@ -273,8 +273,18 @@ absl::StatusOr<JobSpec> parse_named_job(std::string_view text, std::string_view 
     fields.refuse("optimizer.rates",
                   "\"program\" is for a declared model, whose program gives them: remove it");
   }
+  if (!is_declared && job.optimizer.type == OptimizerType::kSum) {
+    fields.refuse("optimizer.type",
+                  "\"sum\" is for programs that step parameters by themselves "
+                  "(a declared model); workers need \"sgd\", \"adam\", \"adamw\" or \"lars\"");
+  }
   section("sync", parse_sync, job.sync);
   section("checkpoint", parse_checkpoint, job.checkpoint);
+  if (job.optimizer.type == OptimizerType::kSum && job.checkpoint.every_iterations > 0) {
+    fields.refuse("checkpoint.every_iterations",
+                  "with optimizer.type \"sum\" the servers do not have what a checkpoint needs; "
+                  "remove it");
+  }
   section("membership", parse_membership, job.membership);
   if (fields.ok()) check_second_copies(fields, job);
   POSEIDON_RETURN_IF_ERROR(fields.finish());
@@ -282,6 +292,14 @@ absl::StatusOr<JobSpec> parse_named_job(std::string_view text, std::string_view 
 }
 
 }  // namespace
+
+absl::Status check_servers_have_parameters(const JobSpec& job) {
+  if (job.optimizer.type != OptimizerType::kSum) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      str_cat("the programs of job ", job.name,
+              " step its parameters by themselves "
+              "(optimizer.type \"sum\"): its checkpoints do not have these"));
+}
 
 bool ends_with_program(const JobSpec& job) {
   return is_declared_model(job.model) && job.iterations == kMaxIterations;

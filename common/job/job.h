@@ -112,6 +112,8 @@ absl::StatusOr<JobSpec> parse_job(std::string_view json_text);
 
 /// Whether the job has no number of iterations: programs train it, and know when they end.
 bool ends_with_program(const JobSpec& job);
+/// FAILED_PRECONDITION where programs step by themselves: no checkpoint has their model.
+absl::Status check_servers_have_parameters(const JobSpec& job);
 
 /// Reads and parses; the message of every error starts with the path.
 absl::StatusOr<JobSpec> load_job(const std::filesystem::path& path);

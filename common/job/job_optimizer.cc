@@ -150,7 +150,16 @@ absl::Status parse_optimizer(const Json& json, std::string_view source, std::int
                              OptimizerSpec& spec) {
   JsonFields fields(json, source, "optimizer");
   std::string type = "sgd";
-  fields.one_of("type", &type, {"sgd", "adam", "adamw", "lars"});
+  fields.one_of("type", &type, {"sgd", "adam", "adamw", "lars", "sum"});
+  if (type == "sum") {
+    spec.type = OptimizerType::kSum;
+    spec.learning_rate = 0.0;
+    fields.refuse_foreign(
+        {"learning_rate", "weight_decay", "momentum", "nesterov", "beta1", "beta2", "epsilon",
+         "trust_coefficient", "clip_norm", "rates", "schedule", "layers"},
+        "types that step parameters", type);
+    return fields.finish();
+  }
   fields.number("learning_rate", &spec.learning_rate, {.min = 0.0});
   fields.number("weight_decay", &spec.weight_decay, {.min = 0.0});
   const NumberRange fraction = {.min = 0.0, .max = 1.0, .max_excluded = true};
@@ -194,6 +203,7 @@ absl::Status parse_optimizer(const Json& json, std::string_view source, std::int
 }
 
 Json optimizer_to_json(const OptimizerSpec& spec) {
+  if (spec.type == OptimizerType::kSum) return {{"type", "sum"}};
   Json json = {{"learning_rate", spec.learning_rate},
                {"weight_decay", spec.weight_decay},
                {"schedule", schedule_to_json(spec.schedule)}};

@@ -589,6 +589,29 @@ TEST(Job, OfADeclaredModelMayHaveTheRatesOfItsProgram) {
               HasSubstr("optimizer.rates: \"program\" is for a declared model"));
 }
 
+TEST(Job, OfADeclaredModelMayOnlyBeSummed) {
+  Json json = declared_example();
+  json["optimizer"] = {{"type", "sum"}};
+  const absl::StatusOr<JobSpec> job = parse_job(json.dump());
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->optimizer.type, OptimizerType::kSum);
+  EXPECT_EQ(Json::parse(job_to_json(*job))["optimizer"], json["optimizer"]);
+  EXPECT_THAT(std::string(check_servers_have_parameters(*job).message()),
+              HasSubstr("the programs of job script step its parameters"));
+  EXPECT_TRUE(check_servers_have_parameters(*parse_job(declared_example().dump())).ok());
+  Json saved = json;
+  saved["checkpoint"] = {{"every_iterations", 5}};
+  EXPECT_THAT(std::string(parse_job(saved.dump()).status().message()),
+              HasSubstr("checkpoint.every_iterations: with optimizer.type \"sum\""));
+  json["optimizer"]["learning_rate"] = 0.1;
+  EXPECT_THAT(std::string(parse_job(json.dump()).status().message()),
+              HasSubstr("optimizer.learning_rate: belongs to types that step parameters"));
+  Json native = example();
+  native["optimizer"] = {{"type", "sum"}};
+  EXPECT_THAT(std::string(parse_job(native.dump()).status().message()),
+              HasSubstr("optimizer.type: \"sum\" is for programs that step"));
+}
+
 TEST(Job, OfADeclaredModelHasNothingThatItsProgramDoes) {
   for (const char* key : {"data", "init", "micro_batches", "precision", "test_every_iterations"}) {
     Json job = declared_example();

@@ -3,6 +3,7 @@
 #include "common/tensor/optimizer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 
@@ -52,6 +53,21 @@ absl::Status validate_rule(const TensorRule& rule, std::size_t index) {
   absl::Status status = check("learning_rate_multiplier", rule.multipliers.learning_rate);
   status.Update(check("weight_decay_multiplier", rule.multipliers.weight_decay));
   return status;
+}
+
+/// By the kernel of a step of rate -1 from zero, which is exact.
+void copy_mean(const OptimizerStep& step, GradientTerms gradient, std::span<float> out,
+               const Kernels& with) {
+  constexpr std::size_t kBlock = 4096;
+  static constexpr std::array<float, kBlock> kZeros{};
+  const SgdFactors factors{.gradient_scale = step.gradient_scale,
+                           .weight_decay = 0.0f,
+                           .learning_rate = -1.0f,
+                           .momentum = 0.0f};
+  for (std::size_t first = 0; first < out.size(); first += kBlock) {
+    const std::size_t size = std::min(kBlock, out.size() - first);
+    with.sgd(factors, gradient.from(first), kZeros.data(), out.data() + first, size);
+  }
 }
 
 }  // namespace
@@ -160,6 +176,9 @@ void apply_optimizer(const OptimizerStep& step, GradientTerms gradient, std::spa
   if (step.frozen) {
     if (in.data() != out.data()) std::copy(in.begin(), in.end(), out.begin());
     return;
+  }
+  if (step.type == OptimizerType::kSum) {
+    return copy_mean(step, gradient, out, with);
   }
   if (!adaptive) {
     const SgdFactors factors = sgd_factors(step);

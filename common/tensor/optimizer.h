@@ -19,6 +19,9 @@
 // of Convolutional Networks", 2017 (the rate is inside the momentum), for each tensor:
 //   ratio = trust_coefficient * |w| / (|g| + weight_decay * |w|);  1 where |w| or |g| is 0
 //   m <- momentum * m + lr * ratio * (g + weight_decay * w);  w <- w - m
+// A sum is no step: the mean gradient takes the place of the parameters, for programs that step by
+// themselves:
+//   w <- g
 // Clipping by the norm of all gradients together comes first (torch.nn.utils.clip_grad_norm_):
 //   g <- g * min(1, clip_norm / (|all g| + 1e-6))
 
@@ -36,7 +39,7 @@
 
 namespace poseidon {
 
-enum class OptimizerType { kSgd, kAdam, kAdamW, kLars };
+enum class OptimizerType { kSgd, kAdam, kAdamW, kLars, kSum };
 
 /// Factors by which the steps of one tensor differ from the job's.
 struct StepMultipliers {

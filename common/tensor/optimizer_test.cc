@@ -154,6 +154,19 @@ TEST(Optimizer, WhoAsksForWhichNorms) {
   EXPECT_EQ(norm_scope(spec), NormScope::kProgram);
 }
 
+TEST(Optimizer, ASumIsTheMeanGradientItself) {
+  OptimizerSpec spec;
+  spec.type = OptimizerType::kSum;
+  EXPECT_EQ(optimizer_state_slots(spec), 0);
+  EXPECT_EQ(norm_scope(spec), NormScope::kNone);
+  SplitMix64 random(7);
+  std::vector<float> gradient(10'000), parameters(10'000, 3.0f), expected;  // more than a block
+  for (float& value : gradient) value = random.uniform() - 0.5f;
+  for (const float value : gradient) expected.push_back(value * 0.25f);
+  apply_optimizer(make_optimizer_step(spec, 5, 0.25f), gradient, parameters, parameters, {}, {});
+  EXPECT_EQ(parameters, expected);
+}
+
 TEST(Optimizer, AProgramsRatesTakeThePlaceOfTheJobs) {
   for (const OptimizerType type :
        {OptimizerType::kSgd, OptimizerType::kAdam, OptimizerType::kAdamW}) {

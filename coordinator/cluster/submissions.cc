@@ -398,7 +398,9 @@ JobDescription Submissions::describe(const v1::SubmitRequest& request, const Res
   description.max_workers = resolved.max_workers;
   description.batch_size = resolved.batch_size;
   description.iterations = resolved.iterations;
-  description.programs = {.train_it = resolved.is_declared, .end_it = resolved.ends_with_programs};
+  description.programs = {.train_it = resolved.is_declared,
+                          .end_it = resolved.ends_with_programs,
+                          .step = resolved.programs_step};
   description.learning_rate = resolved.learning_rate;
   description.job_json = request.job_json();
   description.run_directory = run_directory;

@@ -73,6 +73,7 @@ struct JobDescription {
     bool train_it = false;  ///< its workers serve this job alone
     /// It ends when all workers have finished after as many iterations; `iterations` is a bound.
     bool end_it = false;
+    bool step = false;  ///< and servers only sum: checkpoints would lack the parameters
   };
   Programs programs;
   /// Pure; of the step that ends an iteration.

@@ -96,6 +96,12 @@ absl::Status Saving::ask(Nanoseconds now, JobActions& actions) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "job %s is %s: there is nothing to save just now", job.id, job_state_name(job_.state())));
   }
+  if (job.programs.step) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the programs of job ", job.id,
+                     " step its parameters by themselves "
+                     "(optimizer.type \"sum\"): a checkpoint would not have these"));
+  }
   if (job_.checkpoints.asked_for()) return absl::OkStatus();
   if (job_.run->iterations.completed() == job_.iterations) {
     return absl::FailedPreconditionError(absl::StrCat("job ", job.id, " has done all its ",
@@ -162,7 +168,10 @@ void Saving::watch_copies(Nanoseconds now, JobActions& actions) {
         break;
     }
   }
-  if (job_.checkpoints.any_in_the_making() || !copies_.take_wish(now)) return;
+  if (job_.description.programs.step || job_.checkpoints.any_in_the_making() ||
+      !copies_.take_wish(now)) {
+    return;
+  }
   // What does not fit now (the run is about to end, say) is tried again after a pause.
   if (const absl::Status asked = ask(now, actions); !asked.ok()) {
     job_.log(absl::StrCat("no checkpoint with all copies yet: ", asked.message()), actions,

@@ -22,6 +22,7 @@ absl::Status write_model(const StoppedRun& run, const std::filesystem::path& pat
                          const std::shared_ptr<Security>& security) {
   POSEIDON_RETURN_IF_ERROR(run.source.status());
   POSEIDON_ASSIGN_OR_RETURN(const JobSpec job, parse_job(run.job_json));
+  POSEIDON_RETURN_IF_ERROR(check_servers_have_parameters(job));
   POSEIDON_ASSIGN_OR_RETURN(ModelLayout layout, resolve_layout(job.model, "/"));
   POSEIDON_ASSIGN_OR_RETURN(const RestoreSource source, restore_from_message(*run.source));
   CheckpointModel model(std::move(layout));

@@ -54,32 +54,46 @@ class ClusterTest(unittest.TestCase):
         self.addCleanup(stop)
         return process
 
-    def train(self, name):
+    def train(self, name, step):
         """The parameters of each worker, and those of the file that worker 0 saved."""
-        workers = [self.start(f"worker{rank}", sys.executable, "-B", pathlib.Path(__file__).with_name("cluster_script.py"), name, self.folder,
+        workers = [self.start(f"worker{rank}", sys.executable, "-B", pathlib.Path(__file__).with_name("cluster_script.py"), name, self.folder, step,
                               POSEIDON_COORDINATOR=self.coordinator, POSEIDON_CLIENT_LIBRARY=str(LIBRARY), RANK=str(rank),
-                              WORLD_SIZE=str(WORKERS), POSEIDON_SERVERS="2", POSEIDON_JOB=name) for rank in range(WORKERS)]
+                              WORLD_SIZE=str(WORKERS), POSEIDON_SERVERS="2", POSEIDON_JOB=name, POSEIDON_RUN_DIR=str(self.folder / "run")) for rank in range(WORKERS)]
         for worker in workers:
             if worker.wait(DEADLINE_S) != 0:
                 self.fail("\n".join(f"{log.name}: {log.read_text()[-1500:]}" for log in sorted(self.logs.iterdir())))
-        return [json.loads((self.folder / f"{name}.{rank}.json").read_text()) for rank in range(WORKERS)]
+        return [json.loads((self.folder / f"{rank}.json").read_text()) for rank in range(WORKERS)]
 
-    def saved(self, name):
-        content = (self.folder / f"{name}.safetensors").read_bytes()
+    def file(self, path):
+        """The shapes and the values of the tensors of a safetensors file."""
+        content = path.read_bytes()
         length, = struct.unpack("<Q", content[:8])
-        return json.loads(content[8:8 + length])
+        tensors = json.loads(content[8:8 + length])
+        tensors.pop("__metadata__", None)
+        return {name: torch.frombuffer(bytearray(content[8 + length + begin:8 + length + end]), dtype=torch.float32).view(about["shape"])
+                for name, about in tensors.items() if about["dtype"] == "F32" for begin, end in [about["data_offsets"]]}
 
-    def test_trajectories(self):
+    def check(self, name, step):
+        script = getattr(trajectory_test, name)()
+        first, second = self.train(name, step)
+        reference = trajectory_test.whole_batch(script, WORKERS if name == "Residual" else 1)
+        saved, stored = self.file(self.folder / "saved.safetensors"), self.file(self.folder / "run" / "model.safetensors")
+        for tensor, value in reference:
+            self.assertEqual(first[tensor], second[tensor], tensor)
+            trained = torch.tensor(first[tensor])
+            self.assertLess(((trained - value).norm() / value.norm()).item(), trajectory_test.RELATIVE, tensor)
+            self.assertTrue(torch.equal(saved[tensor], trained), tensor)
+            self.assertTrue(torch.equal(stored[tensor], trained), tensor)
+
+    def test_servers_step(self):
         for name in ("Mlp", "Residual", "Gpt", "Accumulating", "SparseEmbedding"):
             with self.subTest(name):
-                script = getattr(trajectory_test, name)()
-                first, second = self.train(name)
-                reference = trajectory_test.whole_batch(script, WORKERS if name == "Residual" else 1, scheduled=False)
-                for tensor, value in reference:
-                    self.assertEqual(first[tensor], second[tensor], tensor)
-                    error = (torch.tensor(first[tensor]) - value).norm() / value.norm()
-                    self.assertLess(error.item(), trajectory_test.RELATIVE, tensor)
-                    self.assertEqual(self.saved(name)[tensor]["shape"], list(value.shape))
+                self.check(name, "server")
+
+    def test_workers_step(self):
+        for name, step in (("Residual", "layer"), ("Gpt", "worker")):
+            with self.subTest(name, step=step):
+                self.check(name, step)
 
 
 if __name__ == "__main__":

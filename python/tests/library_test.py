@@ -213,11 +213,25 @@ class LibraryBackendTest(unittest.TestCase):
             self.assertGreater(library.calls.count("poseidon_wait"), 1)
             current().close()
 
-    def test_what_this_version_lacks(self):
-        with cluster(FakeLibrary()):
+    def test_a_replacement_without_the_parameters_of_its_job_ends_it(self):
+        library = FakeLibrary()
+        library.steps = 7
+        with cluster(library):
             model = network()
-            with self.assertRaisesRegex(Refused, "not servers that only sum"):
+            with self.assertRaisesRegex(Refused, "has made 7 steps"):
                 poseidon.distribute(model, torch.optim.RMSprop(model.parameters()))
+            self.assertIn("start the whole job again", library.reason)
+            self.assertEqual(library.calls[-1], "poseidon_destroy")
+
+    def test_the_model_is_in_the_gradients_memory_where_workers_step(self):
+        library = FakeLibrary()
+        with cluster(library):
+            model = network()
+            model, optimizer = poseidon.distribute(model, torch.optim.RMSprop(model.parameters()))
+            expected = [parameter.tolist() for parameter in model[0].parameters()]
+            poseidon.finish()
+            gradients = list(library.layers[0][1])
+            self.assertEqual(gradients, [value for row in expected[0] for value in row] + expected[1])
 
     def test_each_step_has_the_rates_of_its_tensors(self):
         library = FakeLibrary()
@@ -314,7 +328,7 @@ import torch, twin, functools, poseidon.torch as poseidon
 class Backend(twin.TwinBackend):
     def finish(self): super().finish(); print("finished")
     def close(self): print("closed")
-make = functools.partial(Backend, twin.Cluster(1), 0); make.can = Backend.can
+make = functools.partial(Backend, twin.Cluster(1), 0)
 model = torch.nn.Sequential(torch.nn.Linear(2, 2))
 model, optimizer = poseidon.distribute(model, torch.optim.SGD(model.parameters(), lr=1), backend=make)
 model(torch.ones(1, 2)).sum().backward(); optimizer.step()

@@ -434,7 +434,7 @@ class SessionTest(unittest.TestCase):
             model, optimizer = poseidon.distribute(model, sgd(model), backend=make_backend)
             train(model, optimizer, 1)
             session = current()
-            session._pid += 1  # as in a child
+            session.pid += 1  # as in a child
             with self.assertRaisesRegex(Invalid, "was forked"):
                 poseidon.wait(model)
             session.close()

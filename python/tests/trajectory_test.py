@@ -142,18 +142,11 @@ class SparseEmbedding(Script):
         return torch.randint(0, 50, (BATCH, 3), generator=random), torch.randint(0, 5, (BATCH,), generator=random)
 
 
-class Unscheduled:
-    """In place of a scheduler."""
-
-    def step(self):
-        pass
-
-
-def whole_batch(script, workers, scheduled=True):
+def whole_batch(script, workers):
     """The reference: plain torch, the mean of the gradients of `workers` shares (one for models without batch norm)."""
     model = script.make()
     optimizer = script.optimizer(model)
-    scheduler = script.scheduler(optimizer) if scheduled else Unscheduled()
+    scheduler = script.scheduler(optimizer)
     for i in range(ITERATIONS):
         optimizer.zero_grad()
         shares = list(script.shares(*script.batch(i), workers * script.parts))

@@ -111,8 +111,6 @@ class Layer:
 
 
 class TwinBackend(Backend):
-    can = frozenset({"sums"})
-
     def __init__(self, cluster, rank, job, options):
         self.cluster, self._rank, self.job = cluster, rank, job
         self._steps = 0
@@ -231,7 +229,6 @@ def run(workers, script, kind=TwinBackend):
     def work(rank):
         try:
             make_backend = functools.partial(kind, cluster, rank)
-            make_backend.can = kind.can
             results[rank] = script(make_backend, rank)
         except BaseException as error:
             errors.append(error)

@@ -77,8 +77,9 @@ def samples(step, rank, inputs):
 class Model:
     """y = weight x + bias, as two layers; the state counts the samples that were seen."""
 
-    def __init__(self, client, rates, base_rate):
-        self.client, self.rates, self.base_rate = client, rates, base_rate
+    def __init__(self, client, rates, optimizer):
+        self.client, self.rates, self.base_rate = client, rates, optimizer.get("learning_rate", 0.05)
+        self.sums = optimizer.get("type") == "sum"  # the program steps
         (self.weight, self.weight_gradient), (self.bias, self.bias_gradient) = client.layer(0), client.layer(1)
         self.seen = client.state()
 
@@ -86,7 +87,7 @@ class Model:
         batch = samples(step, rank, len(self.weight))
         weight, bias, loss = [0.0] * len(self.weight), 0.0, 0.0
         for x, y in batch:
-            error = sum(w * v for w, v in zip(self.weight, x)) + self.bias[0] - y
+            error = sum(w * v for w, v in zip(self.parameters(), x)) + self.parameters()[-1] - y
             loss += error * error / len(batch)
             bias += 2 * error / len(batch)
             weight = [g + 2 * error * v / len(batch) for g, v in zip(weight, x)]
@@ -108,7 +109,24 @@ class Model:
             return result
         self.weight_gradient[:] = weight
         return (self.client.call("poseidon_gradient", 0) or (self.clip(iteration) if clips else OK)
-                or self.client.call("poseidon_step", loss))
+                or self.client.call("poseidon_step", loss) or (self.step_here() if self.sums else OK))
+
+    def step_here(self):
+        """What the servers make of the parameters' memory is the mean gradient."""
+        if result := self.client.call("poseidon_wait_all"):
+            return result
+        self.own = [p - self.base_rate * g for p, g in zip(self.own, [*self.weight, *self.bias])]
+        return OK
+
+    def parameters(self):
+        return self.own if self.sums else [*self.weight, *self.bias]
+
+    def joined(self):
+        self.own = [*self.weight, *self.bias]
+
+    def give_model(self):
+        if self.sums:
+            self.weight_gradient[:], self.bias_gradient[:] = self.own[:-1], self.own[-1:]
 
     def give_rates(self, iteration, scale):
         rate = rate_at(iteration, self.base_rate)
@@ -135,11 +153,12 @@ def main():
     arguments = parser.parse_args()
     job = open(arguments.job).read()
     client = Client(arguments.library, job, arguments.options)
-    model = Model(client, arguments.rates, json.loads(job)["optimizer"]["learning_rate"])
+    model = Model(client, arguments.rates, json.loads(job)["optimizer"])
     model.weight[:] = [0.25 * (i + 1) for i in range(len(model.weight))]
     iteration = ctypes.c_int64()
     try:
         client.call("poseidon_join", ctypes.byref(iteration))
+        model.joined()
         lib, pointer = client.library, client.pointer
         say(joined=iteration.value, rank=lib.poseidon_rank(pointer), workers=lib.poseidon_world_size(pointer),
             weight=list(model.weight), seen=model.seen[0])
@@ -154,10 +173,11 @@ def main():
             if step < arguments.steps:
                 result = model.step(lib.poseidon_rank(pointer), arguments.wait)
             else:
+                model.give_model()
                 result = client.call("poseidon_finish")
                 if result == OK:
                     say(finished=step, seen=model.seen[0],
-                        parameters=struct.pack(f"<{len(model.weight) + 1}f", *model.weight, *model.bias).hex())
+                        parameters=struct.pack(f"<{len(model.weight) + 1}f", *model.parameters()).hex())
                     break
             if result == REWOUND:
                 say(rewound=lib.poseidon_iteration(pointer), rank=lib.poseidon_rank(pointer),

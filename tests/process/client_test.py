@@ -108,6 +108,26 @@ class Training(Programs):
         self.assertEqual(set(header) - {"__metadata__"}, {"fc.weight", "bias", "seen"})
         self.assertEqual(self.train(cluster, linear_job(20))[0], end["parameters"])
 
+    def test_programs_step_what_servers_only_sum(self):
+        cluster = Cluster(self).add(0, 2)
+        run_dir = self.folder / "run"
+        job = linear_job(12, optimizer={"type": "sum"})
+        programs = [self.program(cluster, job, "--pace", "0.05", run_dir=str(run_dir)) for _ in range(2)]
+        self.wait_for_step(programs[0], 3)
+        refused = cluster.poseidon("checkpoint", "save")
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("a checkpoint would not have these", refused.stderr)
+        end = self.finish(*programs)[0]
+        weight, bias = expected(12, 2)
+        for value, right in zip(self.values(end["parameters"]), [*weight, bias]):
+            self.assertAlmostEqual(value, right, delta=1e-5 * max(1, abs(right)))
+        model = (run_dir / "model.safetensors").read_bytes()
+        header = json.loads(model[8:8 + struct.unpack("<Q", model[:8])[0]])
+        self.assertEqual(header["fc.weight"]["shape"], [1, INPUTS])
+        begin = len(model) - max(tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__")
+        first, last = (begin + offset for offset in header["fc.weight"]["data_offsets"])
+        self.assertEqual(model[first:last].hex(), end["parameters"][:8 * INPUTS])
+
     def test_programs_say_the_rates_and_clip(self):
         cluster = Cluster(self).add(0, 2)
         for rates in ("ahead", "clip", "mixed"):

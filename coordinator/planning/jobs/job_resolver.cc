@@ -92,6 +92,7 @@ absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
       .batch_size = job.batch_size,
       .iterations = job.iterations,
       .is_declared = is_declared_model(job.model),
+      .programs_step = job.optimizer.type == OptimizerType::kSum,
       .ends_with_programs = ends_with_program(job),
       .min_workers = job.membership.min_workers,
       .max_workers = job.membership.max_workers,
@@ -106,8 +107,9 @@ absl::StatusOr<ResolvedJob> resolve_job(const std::string& job_json) {
       .layers = std::move(layers),
       .learning_rate =
           [optimizer = job.optimizer](Iteration iteration) {
-            return optimizer.rates_by_program ? std::nan("")
-                                              : learning_rate_at(optimizer, iteration);
+            const bool are_the_programs =
+                optimizer.rates_by_program || optimizer.type == OptimizerType::kSum;
+            return are_the_programs ? std::nan("") : learning_rate_at(optimizer, iteration);
           },
       .check_model =
           [tensors = model_tensors(*layout)](const SafetensorsHeader& file) {

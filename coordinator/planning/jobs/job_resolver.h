@@ -30,6 +30,7 @@ struct ResolvedJob {
   std::int64_t batch_size = 0;  ///< per worker
   Iteration iterations = 0;
   bool is_declared = false;         ///< programs outside train it
+  bool programs_step = false;       ///< servers only sum gradients
   bool ends_with_programs = false;  ///< `iterations` is a bound, and the programs know the end
   std::int64_t min_workers = 1;
   std::int64_t max_workers = 64;

@@ -1,4 +1,4 @@
-"""The seam between the front end and a cluster: the calls of poseidon/client.h, and the two that it gets later.
+"""The seam between the front end and a cluster: the calls of poseidon/client.h.
 
 Called by: session.py. Calls: an implementation. LibraryBackend is the real one; the tests have a cluster in memory
 (python/tests/twin.py) that passes through the same calls.
@@ -13,7 +13,7 @@ import time
 import torch
 
 from poseidon import _library
-from poseidon.errors import Error, Invalid, Refused, Timeout
+from poseidon.errors import Error, Invalid, Timeout
 
 WAIT_TIMEOUT_S = 43200  # as the library's own
 INTERRUPTIBLE_S = 1
@@ -22,13 +22,10 @@ INTERRUPTIBLE_S = 1
 class Backend(abc.ABC):
     """One worker's part in one job. Used by one thread at a time. Errors are those of poseidon/errors.py.
 
-    Made from a job (docs/job.md, its model declared) and options (poseidon/client.h).
+    Made from a job (docs/job.md, its model declared) and options (poseidon/client.h). In a job that sums, with
+    {"optimizer": {"type": "sum"}}, the parameters' memory of a layer receives the mean of all workers' gradients in place of
+    parameters. Until the first step it has what worker 0 wrote there.
     """
-
-    # What it can besides poseidon/client.h:
-    #   "sums"   a job with {"optimizer": {"type": "sum"}}: the parameters' memory of a layer receives the mean of all
-    #            workers' gradients in place of parameters. Until the first step it has what worker 0 wrote there.
-    can = frozenset()
 
     @abc.abstractmethod
     def layer(self, layer):
@@ -75,7 +72,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def finish(self):
-        """After the last step, called by all workers. The job is done."""
+        """After the last step, called by all workers. The job is done. In a job that sums, the gradients' memory has the model."""
 
     @abc.abstractmethod
     def fail(self, reason):
@@ -90,9 +87,6 @@ class LibraryBackend(Backend):
     """By the client library."""
 
     def __init__(self, job, options):
-        if job["optimizer"]["type"] == "sum":
-            raise Refused("this version of the client library has servers that step, not servers that only sum: it takes "
-                          "step=\"server\" with torch.optim.SGD, Adam or AdamW")
         self._joining = None
         self._wait_timeout_s = options.get("wait_timeout_s", WAIT_TIMEOUT_S)
         self._client = _library.Client(json.dumps(job), json.dumps(options | {"wait_timeout_s": INTERRUPTIBLE_S}))

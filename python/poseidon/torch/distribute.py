@@ -5,6 +5,7 @@ it, memory.py, session.py, hooks.py.
 """
 
 import atexit
+import contextlib
 import os
 import pathlib
 import sys
@@ -13,7 +14,7 @@ import warnings
 
 import torch
 
-from poseidon.errors import Invalid
+from poseidon.errors import Error, Invalid, Refused
 from poseidon.torch import backend as backends
 from poseidon.torch import ending, hooks, layers, memory, optimizers, session
 
@@ -89,6 +90,11 @@ def _join(model, optimizer, backend, options, more_job, *, step, scheme, wire_dt
         joined.join(step, clips)
         hooks.hook_model(joined)
         hooks.hook_optimizer(joined)
+    except Refused as refused:  # the others wait for this worker in vain
+        with contextlib.suppress(Error):
+            client.fail(str(refused))
+        client.close()
+        raise
     except BaseException:
         client.close()
         raise

@@ -1,7 +1,7 @@
 """What a step does: on the servers, by the user's optimizer layer by layer, or by the user's optimizer at once.
 
 Each mode has place(slot) after joining, land(layer) when what the last step made of a layer is there, before_gradients() and
-after_gradients() of an iteration, step(closure), and clip(max_norm). Called by: session.py. Calls: session.py's end_iteration, give_rates and wait_all, optimizers.py.
+after_gradients() of an iteration, step(closure), clip(max_norm), and before_finish(). Called by: session.py. Calls: session.py's end_iteration, give_rates and wait_all, optimizers.py.
 """
 
 import collections
@@ -52,6 +52,9 @@ class ServerMode:
         for slot in layer.copied:
             slot.copy_parameter()
 
+    def before_finish(self):
+        pass
+
     def step(self, closure):
         loss = _called(closure)
         self.session.end_iteration()
@@ -92,6 +95,11 @@ class SumMode:
     def land(self, layer):
         for slot in layer.slots:
             slot.parameter.grad = slot.as_gradient()
+
+    @torch.no_grad()
+    def before_finish(self):
+        for slot in self.session.slots:
+            slot.gradient.copy_(slot.parameter)
 
     def step(self, closure):
         if closure is None:

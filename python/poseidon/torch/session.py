@@ -20,7 +20,7 @@ import warnings
 
 import torch
 
-from poseidon.errors import Error, Invalid, Rewound
+from poseidon.errors import Error, Invalid, Refused, Rewound
 from poseidon.torch import modes, registered
 
 GROUPS = "poseidon.groups"  # beside registered objects: a scheduler's state does not have the learning rates that it has set
@@ -90,6 +90,9 @@ class Session:
             self.state.store()
         self.backend.join()
         self.rank, self.world_size = self.backend.rank(), self.backend.world_size()
+        if self.backend.iteration() > 0 and step != "server":
+            raise Refused(f"the job has made {self.backend.iteration()} steps, and with step=\"{step}\" nobody can give their parameters to a "
+                          "worker that begins now: start the whole job again, or use step=\"server\"")
         self.mode = modes.MODES[step](self, self.optimizer)
         self.mode.clips = clips
         for slot in self.slots:
@@ -101,6 +104,7 @@ class Session:
         """The job is done when all workers call this."""
         if self.open:
             self.wait_all()
+            self.mode.before_finish()
             self.backend.finish()
             self.close()
 
@@ -243,7 +247,6 @@ class Session:
         """The mean of all workers' losses of the last iteration; None where the job does not sum it."""
         if self.loss_layer is None:
             return None
-        self.backend.wait(self.loss_layer)
         return self.loss_memory[0].item()
 
     def wait(self, layer):
@@ -261,6 +264,8 @@ class Session:
         self.check_usable()
         for layer in self.layers:
             self.wait(layer)
+        if self.loss_layer is not None and not self._landed:
+            self._call(self.backend.wait, self.loss_layer)
         self._landed = True
 
     def original_step(self, closure):
