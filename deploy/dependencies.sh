@@ -2,6 +2,7 @@
 # Installs the Debian 12 packages that Poseidon needs, those that are missing only.
 #   deploy/dependencies.sh          to build and run
 #   deploy/dependencies.sh --tests  to run .ci/run as well (Clang and its tools)
+#   deploy/dependencies.sh --torch  to build, and to make a virtual environment for PyTorch
 #   deploy/dependencies.sh --bench  to compare with other systems, and on hosts with slow cards (bench/peers, bench/shaped)
 # As root or with passwordless sudo it installs; otherwise it prints the line to run and exits 1.
 set -euo pipefail
@@ -44,12 +45,14 @@ bench_packages=(
 )
 
 packages=("${build_packages[@]}")
-if [ "${1:-}" = "--tests" ]; then
+if [ "${1:-}" = "--torch" ]; then
+  packages+=(python3 python3-venv)
+elif [ "${1:-}" = "--tests" ]; then
   packages+=("${test_packages[@]}")
 elif [ "${1:-}" = "--bench" ]; then
   packages+=("${bench_packages[@]}")
 elif [ $# -gt 0 ]; then
-  echo "usage: $0 [--tests|--bench]" >&2
+  echo "usage: $0 [--tests|--torch|--bench]" >&2
   exit 2
 fi
 
