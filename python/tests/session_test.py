@@ -359,6 +359,20 @@ class SessionTest(unittest.TestCase):
             optimizer.step()
         self.refused("the servers have stepped already", changes_later, step="server")
 
+    def test_gradients_that_change_after_they_were_sent(self):
+        def clips(model, optimizer):
+            loss_of(model, 0).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+            optimizer.step()
+
+        def scales(model, optimizer):
+            loss_of(model, 0).backward()
+            model[2].weight.grad.mul_(0.5)
+            optimizer.step()
+        for step in ("server", "layer", "worker"):
+            self.refused("was changed after it was sent: clip with poseidon.clip_grad_norm_", clips, step=step)
+            self.refused("the gradient of 2.weight was changed", scales, step=step)
+
     def test_norm_is_that_of_the_mean_gradient(self):
         for step in ("server", "layer", "worker"):
             def script(make_backend, rank):
@@ -439,7 +453,7 @@ class SessionTest(unittest.TestCase):
                 poseidon.wait(model)
             session.close()
             self.assertTrue(session.open, "a child leaves nothing")
-            session._pid -= 1
+            session.pid -= 1
             poseidon.finish()
         alone(script)
 

@@ -14,25 +14,29 @@ from poseidon.errors import Invalid
 class Slot:
     """One parameter and its two places: `value` (parameters, or sums of gradients) and `gradient`."""
 
-    __slots__ = ("name", "parameter", "group", "value", "gradient", "in_place", "placed", "ready")
+    __slots__ = ("name", "parameter", "group", "value", "gradient", "in_place", "placed", "ready", "version")
 
     def __init__(self, name, parameter, group, value, gradient):
         self.name, self.parameter, self.group = name, parameter, group
-        self.value, self.gradient = value.view(parameter.shape), gradient.view(parameter.shape)
+        self.value = value.view(parameter.shape)
+        self.gradient = gradient.view(parameter.shape).data  # with a counter of changes of its own
         self.in_place = parameter.device.type == "cpu" and parameter.dtype == torch.float32
         self.placed = False  # the parameter is a view of `value`
-        self.ready = False   # this iteration's gradient is complete
+        self.ready = False   # this iteration's gradient is complete ...
+        self.version = 0     # ... as torch counts the changes of parameter.grad
 
     def take_gradient(self):
         """What autograd left in parameter.grad is in the memory afterwards."""
         grad = self.parameter.grad
         if grad is self.gradient:
+            self.version = grad._version
             return
         if grad.requires_grad:  # backward(create_graph=True)
             grad = grad.detach()
         self.gradient.copy_(grad.to_dense() if grad.is_sparse else grad)
         if self.in_place:
             self.parameter.grad = self.gradient
+        self.version = self.parameter.grad._version
 
     def as_gradient(self):
         """`value`, a sum, as a gradient of the parameter."""

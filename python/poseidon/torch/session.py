@@ -213,6 +213,9 @@ class Session:
             if slot.ready and slot.parameter.grad is None:
                 raise Invalid(f"the gradient of {slot.name} was removed after it was sent: call zero_grad() after step(), or put backward passes "
                               "whose gradients are thrown away under poseidon.no_sync(model)")
+            if slot.ready and slot.parameter.grad._version != slot.version:
+                raise Invalid(f"the gradient of {slot.name} was changed after it was sent: clip with poseidon.clip_grad_norm_ in place of "
+                              "torch.nn.utils.clip_grad_norm_, and scale the loss in place of gradients")
 
     def check_nothing_sent(self):
         if self.open and any(slot.ready for slot in self.slots):
