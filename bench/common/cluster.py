@@ -140,9 +140,16 @@ class Cluster:
         for host in range(self.hosts.count):
             self.hosts.shape(host, mbit)
 
-    def cpu_seconds(self):
-        """Of all daemons until now."""
-        return sum(process.cpu_seconds() for process in self._started)
+    def cpu_seconds(self, kind=""):
+        """Of all daemons until now, or of those of this kind ("server")."""
+        return sum(process.cpu_seconds() for process in self._started if process.name.startswith(kind))
+
+    def check_not_failed(self):
+        """Everything runs, or has ended well; and there is time left."""
+        for process in self._started:
+            process.check_not_failed()
+        if time.monotonic() > self._deadline:
+            raise ProcessError(f"the run did not end within {self._timeout_s} s")
 
     def status(self):
         """What `poseidon status --json` says."""

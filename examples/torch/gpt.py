@@ -20,15 +20,16 @@ TEXTS = sorted((pathlib.Path(__file__).resolve().parents[2] / "docs").glob("*.md
 class Text(torch.utils.data.Dataset):
     """Pieces of `length` letters of the text; the letter behind each one is to be guessed."""
 
-    def __init__(self, length):
+    def __init__(self, length, pieces):
         text = "".join(path.read_text() for path in TEXTS)
         self.letters = sorted(set(text))
         number = {letter: i for i, letter in enumerate(self.letters)}
         self.codes = torch.tensor([number[letter] for letter in text])
         self.length = length
+        self.pieces = min(pieces, (len(self.codes) - 1) // length)
 
     def __len__(self):
-        return (len(self.codes) - 1) // self.length
+        return self.pieces
 
     def __getitem__(self, i):
         piece = self.codes[i * self.length:(i + 1) * self.length + 1]
@@ -88,12 +89,15 @@ def main():
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--depth", type=int, default=4)
+    parser.add_argument("--pieces", type=int, default=1 << 30, help="of the text, at most")
+    parser.add_argument("--checkpoint-every", type=int, default=100, help="iterations")
     arguments = parser.parse_args()
     torch.manual_seed(1)
-    data = Text(arguments.length)
+    data = Text(arguments.length, arguments.pieces)
     model = Gpt(len(data.letters), arguments.length, arguments.width, arguments.depth)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
-    model, optimizer = poseidon.distribute(model, optimizer, name="gpt", job={"checkpoint": {"every_iterations": 100}})
+    checkpoint = {"every_iterations": arguments.checkpoint_every}
+    model, optimizer = poseidon.distribute(model, optimizer, name="gpt", job={"checkpoint": checkpoint})
     loader = torch.utils.data.DataLoader(data, batch_sampler=poseidon.batch_sampler(data, arguments.batch_size))
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, arguments.epochs * len(loader))
     poseidon.register_state("scheduler", scheduler)

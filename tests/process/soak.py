@@ -231,7 +231,7 @@ class Trial(ProcessTest):
         time.sleep(rng.uniform(0.0, 0.02))
 
 
-def soak(options):
+def soak(options, make_trial=Trial):
     """(seeds of the trials that did not end like the undisturbed run, [(kind, how)] of what struck); `options` as of
     parse()."""
     rng = random.Random(options.seed)
@@ -242,7 +242,7 @@ def soak(options):
     while (done < trials) if trials else (time.monotonic() < end):
         seed = rng.getrandbits(32) if options.trial_seed is None else options.trial_seed
         log, faults_of_trial = [], []
-        trial = Trial()
+        trial = make_trial()
         trial.setUp()
         try:
             times, back = trial.disturb(random.Random(seed), options, faults_of_trial, log)
