@@ -106,9 +106,9 @@ def main():
         optimizer.zero_grad()
         loss.backward()
         poseidon.clip_grad_norm_(model.parameters(), 1.0)
+        poseidon.report(loss=loss)
         optimizer.step()
         scheduler.step()
-        poseidon.report(loss=loss)
         if scheduler.last_epoch % 50 == 0 and poseidon.rank() == 0:
             print(f"iteration {scheduler.last_epoch}  loss {loss.item():.3f}", flush=True)
     poseidon.wait(model)
