@@ -39,7 +39,8 @@ class ClusterTest(unittest.TestCase):
         self.coordinator = f"127.0.0.1:{free_port()}"
         self.logs = self.folder / "logs"
         self.logs.mkdir()
-        self.start("coordinator", PROGRAMS / "poseidon-coordinator", "--listen", self.coordinator, "--state-dir", self.folder / "state")
+        self.start("coordinator", PROGRAMS / "poseidon-coordinator", "--listen", self.coordinator, "--state-dir", self.folder / "state",
+                   "--run-root", self.folder)
         for i in range(2):
             self.start(f"server{i}", PROGRAMS / "poseidon-server", "--coordinator", self.coordinator, "--listen", "127.0.0.1:0",
                        "--data-dir", self.folder / f"data{i}")
@@ -58,11 +59,14 @@ class ClusterTest(unittest.TestCase):
         """The parameters of each worker, and those of the file that worker 0 saved."""
         workers = [self.start(f"worker{rank}", sys.executable, "-B", pathlib.Path(__file__).with_name("cluster_script.py"), name, self.folder, step,
                               POSEIDON_COORDINATOR=self.coordinator, POSEIDON_CLIENT_LIBRARY=str(LIBRARY), RANK=str(rank),
-                              WORLD_SIZE=str(WORKERS), POSEIDON_SERVERS="2", POSEIDON_JOB=name, POSEIDON_RUN_DIR=str(self.folder / "run")) for rank in range(WORKERS)]
+                              WORLD_SIZE=str(WORKERS), POSEIDON_SERVERS="2", POSEIDON_JOB=name, POSEIDON_RUN_DIR=str(self.run_dir(name, step))) for rank in range(WORKERS)]
         for worker in workers:
             if worker.wait(DEADLINE_S) != 0:
                 self.fail("\n".join(f"{log.name}: {log.read_text()[-1500:]}" for log in sorted(self.logs.iterdir())))
         return [json.loads((self.folder / f"{rank}.json").read_text()) for rank in range(WORKERS)]
+
+    def run_dir(self, name, step):
+        return self.folder / f"{name}-{step}"
 
     def file(self, path):
         """The shapes and the values of the tensors of a safetensors file."""
@@ -77,7 +81,7 @@ class ClusterTest(unittest.TestCase):
         script = getattr(trajectory_test, name)()
         first, second = self.train(name, step)
         reference = trajectory_test.whole_batch(script, WORKERS if name == "Residual" else 1)
-        saved, stored = self.file(self.folder / "saved.safetensors"), self.file(self.folder / "run" / "model.safetensors")
+        saved, stored = self.file(self.folder / "saved.safetensors"), self.file(self.run_dir(name, step) / "model.safetensors")
         for tensor, value in reference:
             self.assertEqual(first[tensor], second[tensor], tensor)
             trained = torch.tensor(first[tensor])
