@@ -180,7 +180,8 @@ TEST(Optimizer, AProgramsRatesTakeThePlaceOfTheJobs) {
     spec.weight_decay = 99.0;
     const OptimizerStep of_program =
         optimizer_step_at({.learning_rate = 0.125, .weight_decay = 0.01}, spec, 3, 0.5f);
-    std::vector<float> w1 = {1.0f}, m1 = {0.5f}, v1 = {0.25f}, w2 = w1, m2 = m1, v2 = v1;
+    std::vector<float> w1 = {1.0f}, m1 = {0.5f}, v1, w2 = w1, m2 = m1, v2;
+    if (type != OptimizerType::kSgd) v1 = v2 = {0.25f};
     const std::vector<float> gradient = {2.0f};
     apply_optimizer(of_job, gradient, w1, w1, m1, v1);
     apply_optimizer(of_program, gradient, w2, w2, m2, v2);
