@@ -57,7 +57,11 @@ TEST_F(DeclareTest, TheFirstStartsTheJobAndItsProgramsAloneTrainIt) {
   add_program(id, 1);
   const v1::GetStatusResponse end = await_state("done");
   EXPECT_EQ(end.iterations(), static_cast<std::uint64_t>(kIterations));
-  EXPECT_EQ(second.assigned_.at(0).index(), 1u) << "the rank that it must have";
+  {
+    const MutexLock lock(second.mutex_);
+    EXPECT_EQ(second.assigned_.at(0).index(), 1u) << "the rank that it must have";
+  }
+  const MutexLock lock(other.mutex_);
   EXPECT_TRUE(other.assigned_.empty());
 }
 
@@ -74,6 +78,7 @@ TEST_F(DeclareTest, APoseidonWorkersJobUsesNoProgram) {
   await_state("stopped");
   ASSERT_TRUE(submit(1, 1).ok());
   EXPECT_THAT(await_state("waiting").message(), HasSubstr("0 of 1 workers"));
+  const MutexLock lock(program.mutex_);
   EXPECT_EQ(program.assigned_.size(), 1u);
 }
 

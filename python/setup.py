@@ -47,12 +47,13 @@ class BuildWithLibrary(build_py):
 class PlatformWheel(bdist_wheel):
     """For any Python 3 of this kind of machine: the library is called by ctypes."""
 
-    def finalize_options(self):
-        super().finalize_options()
-        self.root_is_pure = False
-
     def get_tag(self):
         return "py3", "none", f"linux_{platform.machine()}"
 
 
-setuptools.setup(version=version(), cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": PlatformWheel})
+class WithLibrary(setuptools.Distribution):
+    def has_ext_modules(self):
+        return True
+
+
+setuptools.setup(version=version(), distclass=WithLibrary, cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": PlatformWheel})

@@ -1,6 +1,5 @@
 """The wheel of a build: made by pip, it has what a script needs, and its library is found beside the package."""
 
-import importlib.util
 import os
 import pathlib
 import shutil
@@ -17,8 +16,9 @@ LIBRARY = pathlib.Path(os.environ.get("POSEIDON_BUILD", PYTHON.parent / "build/r
 
 
 def pip_makes_wheels():
-    return all(importlib.util.find_spec(name) for name in ("pip", "setuptools")) and (
-        importlib.util.find_spec("wheel") or importlib.util.find_spec("setuptools.command.bdist_wheel"))
+    """By another process: setuptools changes the one that imports it."""
+    program = "import setuptools\ntry: import setuptools.command.bdist_wheel\nexcept ImportError: import wheel.bdist_wheel"
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, check=False).returncode == 0
 
 
 @unittest.skipUnless(pip_makes_wheels(), "this Python has no pip, setuptools or wheel")
