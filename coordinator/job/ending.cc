@@ -29,7 +29,7 @@ void Ending::end(bool succeeded, const std::string& reason, Nanoseconds now, Job
 void Ending::end_epoch(bool succeeded, const std::string& reason, JobActions& actions) {
   for (auto* group : job_.roster().groups()) {
     for (Participant& p : *group) {
-      // Who waits for the next epoch hears that there is none.
+      // A node that waits for the next epoch is told that the job has ended, once.
       const bool has_heard = p.state == ParticipantState::kWaiting && !job_.ended();
       if (p.state == ParticipantState::kLost || has_heard) continue;
       actions.emplace_back(SendStop{.node = p.node.id, .succeeded = succeeded, .reason = reason});

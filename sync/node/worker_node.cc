@@ -105,7 +105,8 @@ void WorkerNode::on_stop(const v1::StopJob& stop) {
   calibration_.end();
   {
     const MutexLock lock(mutex_);
-    // Without a part in an epoch it waits for the next one, and hears that there is none.
+    // A node without a part in this epoch waits for the next one. The coordinator stops it when the
+    // job has ended.
     if (job_ != nullptr && job_->epoch() != Epoch(stop.epoch())) return;
   }
   // Its reason says whether the job has failed, was ended, or continues in another epoch.
